@@ -1,0 +1,27 @@
+#include "base/error.h"
+
+#include <stdio.h>
+
+int fuse_fail_va(struct fuse_error *error, int code, const char *key, const char *format, va_list arguments)
+{
+    if (error != NULL) {
+        error->code = code;
+        (void)snprintf(error->key, sizeof error->key, "%s", key != NULL ? key : "");
+        (void)vsnprintf(error->text, sizeof error->text, format, arguments);
+    }
+    return code;
+}
+
+int fuse_fail(struct fuse_error *error, int code, const char *key, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    (void)fuse_fail_va(error, code, key, format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+int fuse_fail_memory(struct fuse_error *error, const char *what, size_t bytes)
+{
+    return fuse_fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for %s (%zu bytes)", what, bytes);
+}

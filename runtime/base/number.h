@@ -1,0 +1,20 @@
+/* Numbers to and from text, in the C locale whatever the environment's. */
+#ifndef FUSE_BASE_NUMBER_H
+#define FUSE_BASE_NUMBER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define FUSE_NUMBER_CHARS 32
+
+bool fuse_number_is_finite(double value);
+
+/* The whole of `text` must be the number (no space around it). Decimal and exponent forms, `inf`, `-inf`; no hexadecimal,
+ * no `nan`. False otherwise, and for integers that do not fit. */
+bool fuse_number_parse(const char *text, double *value);
+bool fuse_integer_parse(const char *text, int64_t *value);
+
+/* The shortest decimal that reads back as the same double, in buffer; returns buffer. */
+const char *fuse_number_format(double value, char buffer[FUSE_NUMBER_CHARS]);
+
+#endif

@@ -1,0 +1,152 @@
+/* fuserun/backend.h - how to write a device backend.
+ *
+ * A backend owns memory on a device and runs operations on it. fuserun plans a training step ahead as a list of
+ * operations on planned buffers; for each it asks the backend once for a kernel, then runs the kernels in order, every
+ * step. All of a step's memory, workspaces too, comes from buffers that fuserun allocated before the first step.
+ *
+ * All tensors are dense and row-major. "rows" of a tensor is the product of all dimensions but the last. */
+#ifndef FUSERUN_BACKEND_H
+#define FUSERUN_BACKEND_H
+
+#include <fuserun/abi.h>
+#include <fuserun/optimizer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FUSERUN_MAX_OPERANDS 8
+
+/* Operations: inputs -> outputs; dy is the gradient of the loss with respect to y. B = rows.
+ * Losses: `scale` is call->scalars[0], by which the gradient is multiplied (1 / samples of the update for a mean);
+ * statistics are float64: [0] the loss summed over the batch's samples (or elements), [1] correct predictions. */
+enum fuse_op_kind {
+    FUSERUN_OP_LINEAR = 1,       /* x (B, K), w (N, K)[, b (N)] -> y (B, N) = x w^T + b */
+    FUSERUN_OP_LINEAR_DX = 2,    /* dy (B, N), w (N, K) -> dx (B, K) = dy w */
+    FUSERUN_OP_LINEAR_DW = 3,    /* dy (B, N), x (B, K) -> dw (N, K) = dy^T x; formed a panel of rows at a time, see below */
+    FUSERUN_OP_LINEAR_DB = 4,    /* dy (B, N) -> db (N), the sum over rows */
+    FUSERUN_OP_RELU = 5,         /* x -> y = max(x, 0) */
+    FUSERUN_OP_RELU_DX = 6,      /* dy, y -> dx = y > 0 ? dy : 0 */
+    FUSERUN_OP_GELU = 7,         /* x -> y = x/2 (1 + erf(x / sqrt 2)) */
+    FUSERUN_OP_GELU_DX = 8,      /* dy, x -> dx */
+    FUSERUN_OP_TANH = 9,         /* x -> y */
+    FUSERUN_OP_TANH_DX = 10,     /* dy, y -> dx = dy (1 - y^2) */
+    FUSERUN_OP_ADD = 11,         /* a, b -> a + b, equal shapes */
+    FUSERUN_OP_COPY = 12,        /* a -> a */
+    FUSERUN_OP_CROSS_ENTROPY = 13, /* logits (B, C), classes (B) int64 -> statistics (2)[, dlogits (B, C)]; numbers[0] =
+                                      label smoothing */
+    FUSERUN_OP_MSE = 14,         /* y, target (equal shapes) -> statistics (2)[, dy = 2 (y - target) scale]; the loss sums
+                                    squares over elements */
+    FUSERUN_OP_SUM_LOSS = 15     /* y -> statistics (2)[, dy = scale]; the loss is the sum of all elements */
+};
+
+enum fuse_op_flag {
+    FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB) */
+    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW: output 0 is scratch for worker_count panels; each finished panel goes to
+                                        call->panel and is dropped */
+};
+
+struct fuse_operand {
+    uint32_t dtype; /* enum fuse_dtype */
+    uint32_t rank;
+    int64_t shape[FUSERUN_MAX_DIMS];
+};
+
+struct fuse_op {
+    uint32_t struct_size;
+    uint32_t kind;  /* enum fuse_op_kind */
+    uint32_t flags; /* enum fuse_op_flag */
+    uint32_t input_count;
+    uint32_t output_count;
+    uint32_t reserved;
+    struct fuse_operand inputs[FUSERUN_MAX_OPERANDS];
+    struct fuse_operand outputs[FUSERUN_MAX_OPERANDS];
+    int64_t integers[8];
+    double numbers[8];
+};
+
+/* A piece of a weight's gradient: rows [row_begin, row_end) of dw, dense, in scratch that is reused after the call.
+ * [worker] [no-alloc]: called from the thread that made the panel, so that it is still in that thread's cache. */
+struct fuse_panel_hook {
+    void (*panel)(void *user, int64_t row_begin, int64_t row_end, float *gradient);
+    void *user;
+};
+
+struct fuse_kernel_call {
+    uint32_t struct_size;
+    uint32_t reserved;
+    void *const *inputs;  /* device pointers, input_count of them; an absent optional one is NULL */
+    void *const *outputs; /* output_count of them; with a panel hook output 0 is the panels' scratch */
+    void *workspace;      /* workspace_bytes, aligned to 64 */
+    const double *scalars;
+    const struct fuse_panel_hook *panel; /* FUSERUN_OP_PANELS only */
+};
+
+/* What a kernel wants, known when it is compiled. */
+struct fuse_kernel_info {
+    uint32_t struct_size;
+    uint32_t panel_count;     /* LINEAR_DW: panels; a function of the weight's shape alone, so that every mode and any
+                                 number of threads forms the same sums in the same order */
+    int64_t panel_rows;       /* rows of a panel; the last may be shorter */
+    uint64_t workspace_bytes;
+};
+
+struct fuse_backend_options {
+    uint32_t struct_size;
+    uint32_t device_index;
+    uint32_t thread_count;   /* 0: the backend chooses */
+    uint32_t precision;      /* FUSERUN_FLOAT32 or FUSERUN_BFLOAT16 */
+};
+
+struct fuse_backend_info {
+    uint32_t struct_size;
+    uint32_t worker_count;   /* threads that may run panel hooks at the same time */
+    const char *name;        /* "cpu" */
+    const char *description; /* "AMD EPYC, 2 threads, oneDNN 2.6.3, AVX2" */
+};
+
+struct fuse_kernel;        /* the backend's own */
+struct fuse_compiled_rule; /* the backend's own */
+
+struct fuse_backend {
+    uint32_t struct_size;
+
+    /* How many devices can be used here. 0 with *error filled: why not. */
+    int (*device_count)(const struct fuse_host *host, struct fuse_error *error);
+    int (*open)(const struct fuse_host *host, const struct fuse_backend_options *options, void **instance,
+                struct fuse_error *error);
+    void (*close)(void *instance);
+    void (*describe)(const void *instance, struct fuse_backend_info *info);
+
+    /* Device memory, aligned to 4096, zeroed, not resident before it is touched where the system allows that. */
+    int (*allocate)(void *instance, uint64_t bytes, void **memory, struct fuse_error *error);
+    void (*release)(void *instance, void *memory, uint64_t bytes);
+    int (*upload)(void *instance, void *device, const void *host_memory, uint64_t bytes, struct fuse_error *error);
+    int (*download)(void *instance, void *host_memory, const void *device, uint64_t bytes, struct fuse_error *error);
+    int (*synchronize)(void *instance, struct fuse_error *error);
+
+    /* Kernels. compile: everything that can be prepared ahead is; an op it cannot do is FUSERUN_ERROR_UNSUPPORTED.
+     * run: [no-alloc] but for what libraries do inside. Different kernels never run at the same time. */
+    int (*compile)(void *instance, const struct fuse_op *op, struct fuse_kernel **kernel,
+                   struct fuse_kernel_info *info, struct fuse_error *error);
+    void (*discard)(void *instance, struct fuse_kernel *kernel);
+    int (*run)(void *instance, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+               struct fuse_error *error);
+
+    /* Update rules. update: all slices, spread over the device's threads (foreach: many slices; per_param: one).
+     * update_panel: one slice, on the calling thread; called from panel hooks. [worker] [no-alloc] */
+    int (*compile_rule)(void *instance, const struct fuse_rule *rule, struct fuse_compiled_rule **compiled,
+                        struct fuse_error *error);
+    void (*discard_rule)(void *instance, struct fuse_compiled_rule *compiled);
+    int (*update)(void *instance, struct fuse_compiled_rule *compiled, const struct fuse_slice *slices,
+                  int64_t slice_count, struct fuse_error *error);
+    void (*update_panel)(void *instance, struct fuse_compiled_rule *compiled, const struct fuse_slice *slice);
+
+    /* Non-zero if any of count float32 is infinite or NaN. */
+    int (*has_nonfinite)(void *instance, const float *values, int64_t count);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,234 @@
+/* fuserun/optimizer.h - how to write an optimizer.
+ *
+ * An optimizer is an update rule: given a parameter's element, its gradient's element and the optimizer's state for
+ * it, the new element and state. You write that once, for one element, as plain C that is also CUDA C++; from the one
+ * text fuserun makes the vectorised CPU loops for every mode (foreach, per_param, and the panels of a fused backward)
+ * and the CUDA kernels. A whole optimizer, sign descent with momentum, in plugins/template/my_optimizer.c:
+ *
+ *     #include <fuserun/optimizer.h>
+ *
+ *     FUSERUN_RULE(sign_rule, (momentum_buffer), (lr, momentum),
+ *         momentum_buffer = momentum * momentum_buffer + (1.0f - momentum) * grad;
+ *         param -= momentum_buffer > 0.0f ? lr : -lr;
+ *     )
+ *
+ *     enum { LR, MOMENTUM };
+ *     static const struct fuse_option options[] = {
+ *         FUSERUN_OPTION(.key = "lr", .type = FUSERUN_OPTION_NUMBER, .default_text = "1e-3", .range = "[0, inf)",
+ *                        .flags = FUSERUN_OPTION_SCHEDULABLE, .help = "learning rate"),
+ *         FUSERUN_OPTION(.key = "momentum", .type = FUSERUN_OPTION_NUMBER, .default_text = "0.9", .range = "[0, 1)",
+ *                        .flags = FUSERUN_OPTION_SCHEDULABLE, .help = "decay of the running mean"),
+ *     };
+ *     static void prepare(const struct fuse_update *update, double *scalars)
+ *     {
+ *         scalars[0] = update->hyper[LR];
+ *         scalars[1] = update->hyper[MOMENTUM];
+ *     }
+ *     FUSERUN_OPTIMIZER(my_optimizer, "1.0.0", "MIT", "sign descent with momentum", options, prepare, sign_rule)
+ *
+ * Build it with nothing of fuserun's sources, drop it into plugins/ beside your config, and name it:
+ *
+ *     cc -shared -fPIC $(pkg-config --cflags fuserun) my_optimizer.c -o plugins/my_optimizer.so
+ *
+ * Rules for the rule text (the last argument of FUSERUN_RULE):
+ *   - `param` and every state are float variables to read and write, `grad` a const float, every scalar a const float;
+ *   - the text sees one element; it may declare locals and call sqrtf and fabsf; use a ?: b : c instead of if, so that
+ *     compilers can vectorise it; write float literals with f (0.5f); no preprocessor lines or macros inside;
+ *   - what depends on the step but not on the element (bias corrections) is a scalar, computed in double by prepare().
+ *   - states start as zero, and each parameter has its own step count, from 1 at its first update.
+ */
+#ifndef FUSERUN_OPTIMIZER_H
+#define FUSERUN_OPTIMIZER_H
+
+#include <fuserun/abi.h>
+
+#include <math.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define FUSERUN_MAX_STATES 8
+#define FUSERUN_MAX_SCALARS 16
+#define FUSERUN_MAX_HYPER 32
+
+/* Capabilities of an optimizer component. */
+enum fuse_optimizer_capability {
+    FUSERUN_OPTIMIZER_ELEMENTWISE = 1u << 0 /* each element's update needs nothing of the others': may be applied to
+                                               panels of a gradient that never exists whole */
+};
+
+/* A contiguous piece of one parameter. [worker] */
+struct fuse_slice {
+    uint32_t struct_size;
+    uint32_t state_count;
+    float *param;         /* (count) */
+    const float *grad;    /* (count) */
+    float *const *states; /* state_count pointers, each (count), in the rule's order */
+    const float *scalars; /* what prepare() gave, as float */
+    int64_t count;
+    int64_t first;        /* index of param[0] in the whole parameter */
+};
+
+/* A rule as FUSERUN_RULE makes it. */
+struct fuse_rule {
+    uint32_t struct_size;
+    uint32_t state_count;
+    uint32_t scalar_count;
+    uint32_t reserved;
+    const char *name;
+    const char *states;  /* "(exp_avg, exp_avg_sq)": the names under which checkpoints keep them */
+    const char *scalars; /* "(lr, beta1)" */
+    const char *text;    /* the rule's own text, for other compilers */
+    void (*update_slice)(const struct fuse_slice *slice);                  /* [worker] [no-alloc] */
+    void (*update_foreach)(const struct fuse_slice *slices, int64_t count); /* [worker] [no-alloc] */
+};
+
+/* What prepare() may look at. */
+struct fuse_update {
+    uint32_t struct_size;
+    uint32_t hyper_count;
+    const double *hyper; /* the group's options at this update, in the order of the option table: booleans as 0 or 1,
+                            choices as their index, fixed lists as that many entries, none as NaN; driven ones as the
+                            schedule gives them */
+    int64_t step;        /* this parameter's update count, 1 at its first */
+};
+
+struct fuse_optimizer {
+    uint32_t struct_size;
+    uint32_t rule_count;
+    const struct fuse_rule *const *rules;
+
+    /* Optional: refuses options that contradict each other (nesterov without momentum). */
+    int (*check)(const struct fuse_host *host, const struct fuse_options *options, struct fuse_error *error);
+
+    /* Which of the rules a group uses, an index; optional with one rule. hyper: as in fuse_update, from the config.
+     * is_driven[i] is non-zero where a schedule drives hyper[i], which then may become any value. */
+    uint32_t (*select_rule)(const double *hyper, const uint8_t *is_driven);
+
+    /* Fills scalars, scalar_count of the selected rule. Pure; once per parameter and update at the most. [no-alloc] */
+    void (*prepare)(const struct fuse_update *update, double *scalars);
+};
+
+#ifdef __cplusplus
+}
+#endif
+
+/* ---- FUSERUN_RULE: machinery --------------------------------------------------------------------------------- */
+
+#define FUSERUN_TEXT_(...) #__VA_ARGS__
+#define FUSERUN_CAT_(a, b) FUSERUN_CAT2_(a, b)
+#define FUSERUN_CAT2_(a, b) a##b
+#define FUSERUN_COUNT_(...) FUSERUN_COUNT2_(__VA_ARGS__, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0)
+#define FUSERUN_COUNT2_(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, count, ...) count
+/* FUSERUN_EACH_(M, (a, b)) is M(0, a) M(1, b): up to 16 names. */
+#define FUSERUN_EACH_(macro, names) FUSERUN_CAT_(FUSERUN_EACH_, FUSERUN_COUNT_ names)(macro, FUSERUN_UNPACK_ names)
+#define FUSERUN_UNPACK_(...) __VA_ARGS__
+#define FUSERUN_EACH_1(m, ...) FUSERUN_EACH_1_(m, __VA_ARGS__)
+#define FUSERUN_EACH_1_(m, a) m(0, a)
+#define FUSERUN_EACH_2(M, ...) FUSERUN_EACH_2_(M, __VA_ARGS__)
+#define FUSERUN_EACH_2_(M, a, b) M(0, a) M(1, b)
+#define FUSERUN_EACH_3(M, ...) FUSERUN_EACH_3_(M, __VA_ARGS__)
+#define FUSERUN_EACH_3_(M, a, b, c) M(0, a) M(1, b) M(2, c)
+#define FUSERUN_EACH_4(M, ...) FUSERUN_EACH_4_(M, __VA_ARGS__)
+#define FUSERUN_EACH_4_(M, a, b, c, d) M(0, a) M(1, b) M(2, c) M(3, d)
+#define FUSERUN_EACH_5(M, ...) FUSERUN_EACH_5_(M, __VA_ARGS__)
+#define FUSERUN_EACH_5_(M, a, b, c, d, e) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e)
+#define FUSERUN_EACH_6(M, ...) FUSERUN_EACH_6_(M, __VA_ARGS__)
+#define FUSERUN_EACH_6_(M, a, b, c, d, e, f) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f)
+#define FUSERUN_EACH_7(M, ...) FUSERUN_EACH_7_(M, __VA_ARGS__)
+#define FUSERUN_EACH_7_(M, a, b, c, d, e, f, g) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g)
+#define FUSERUN_EACH_8(M, ...) FUSERUN_EACH_8_(M, __VA_ARGS__)
+#define FUSERUN_EACH_8_(M, a, b, c, d, e, f, g, h) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h)
+#define FUSERUN_EACH_9(M, ...) FUSERUN_EACH_9_(M, __VA_ARGS__)
+#define FUSERUN_EACH_9_(M, a, b, c, d, e, f, g, h, i) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i)
+#define FUSERUN_EACH_10(M, ...) FUSERUN_EACH_10_(M, __VA_ARGS__)
+#define FUSERUN_EACH_10_(M, a, b, c, d, e, f, g, h, i, j) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j)
+#define FUSERUN_EACH_11(M, ...) FUSERUN_EACH_11_(M, __VA_ARGS__)
+#define FUSERUN_EACH_11_(M, a, b, c, d, e, f, g, h, i, j, k) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k)
+#define FUSERUN_EACH_12(M, ...) FUSERUN_EACH_12_(M, __VA_ARGS__)
+#define FUSERUN_EACH_12_(M, a, b, c, d, e, f, g, h, i, j, k, l) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l)
+#define FUSERUN_EACH_13(M, ...) FUSERUN_EACH_13_(M, __VA_ARGS__)
+#define FUSERUN_EACH_13_(M, a, b, c, d, e, f, g, h, i, j, k, l, m) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m)
+#define FUSERUN_EACH_14(M, ...) FUSERUN_EACH_14_(M, __VA_ARGS__)
+#define FUSERUN_EACH_14_(M, a, b, c, d, e, f, g, h, i, j, k, l, m, n) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m) M(13, n)
+#define FUSERUN_EACH_15(M, ...) FUSERUN_EACH_15_(M, __VA_ARGS__)
+#define FUSERUN_EACH_15_(M, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m) M(13, n) M(14, o)
+#define FUSERUN_EACH_16(M, ...) FUSERUN_EACH_16_(M, __VA_ARGS__)
+#define FUSERUN_EACH_16_(M, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m) M(13, n) M(14, o) M(15, p)
+#define FUSERUN_STATE_POINTER_(index, name) float *__restrict__ const fuse_state_##name = fuse_slice_->states[index];
+#define FUSERUN_STATE_LOAD_(index, name) float name = fuse_state_##name[fuse_i];
+#define FUSERUN_STATE_STORE_(index, name) fuse_state_##name[fuse_i] = name;
+#define FUSERUN_SCALAR_LOAD_(index, name) const float name = fuse_slice_->scalars[index];
+
+/* One loop, compiled for several instruction sets and chosen when the plugin is loaded: no -march is needed. Contraction
+ * into fused multiply-adds is off (fuserun.pc's flags), so all of them give the same bits. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define FUSERUN_CLONES_ __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FUSERUN_CLONES_
+#endif
+
+#define FUSERUN_RULE_(name_, states_, state_count_, scalars_, scalar_count_, pointers_, loads_, stores_, constants_,  \
+                      text_, ...)                                                                                     \
+    FUSERUN_CLONES_ static void name_##_slice(const struct fuse_slice *fuse_slice_)                                   \
+    {                                                                                                                 \
+        float *__restrict__ const fuse_param = fuse_slice_->param;                                                    \
+        const float *__restrict__ const fuse_grad = fuse_slice_->grad;                                                \
+        const int64_t fuse_count = fuse_slice_->count;                                                                \
+        pointers_ constants_ for (int64_t fuse_i = 0; fuse_i < fuse_count; fuse_i++)                                  \
+        {                                                                                                             \
+            float param = fuse_param[fuse_i];                                                                         \
+            const float grad = fuse_grad[fuse_i];                                                                     \
+            loads_ { __VA_ARGS__ } fuse_param[fuse_i] = param;                                                        \
+            stores_                                                                                                   \
+        }                                                                                                             \
+    }                                                                                                                 \
+    static void name_##_foreach(const struct fuse_slice *slices, int64_t count)                                       \
+    {                                                                                                                 \
+        for (int64_t i = 0; i < count; i++)                                                                           \
+            name_##_slice(&slices[i]);                                                                                \
+    }                                                                                                                 \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_foreach),                            \
+                                           state_count_,                                                              \
+                                           scalar_count_,                                                             \
+                                           0,                                                                         \
+                                           #name_,                                                                    \
+                                           states_,                                                                   \
+                                           scalars_,                                                                  \
+                                           text_,                                                                     \
+                                           name_##_slice,                                                             \
+                                           name_##_foreach};
+
+/* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
+#define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \
+    FUSERUN_RULE_(name_, #states_, FUSERUN_COUNT_ states_, #scalars_, FUSERUN_COUNT_ scalars_,                        \
+                  FUSERUN_EACH_(FUSERUN_STATE_POINTER_, states_), FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),        \
+                  FUSERUN_EACH_(FUSERUN_STATE_STORE_, states_), FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_),        \
+                  FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
+
+/* The same for a rule that keeps no state. */
+#define FUSERUN_RULE_STATELESS(name_, scalars_, ...)                                                                  \
+    FUSERUN_RULE_(name_, "()", 0, #scalars_, FUSERUN_COUNT_ scalars_, , , ,                                           \
+                  FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_), FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
+
+/* A plugin of one element-wise optimizer with one rule; name is the file's stem. */
+#define FUSERUN_OPTIMIZER(name_, version_, license_, summary_, options_, prepare_, rule_)                             \
+    static const struct fuse_rule *const fuse_rules_[] = {&rule_};                                                    \
+    FUSERUN_OPTIMIZER_WITH(name_, version_, license_, summary_, options_, prepare_, fuse_rules_, NULL, NULL)
+
+/* The same with several rules, a select_rule and a check function (either may be NULL, select_rule not with several). */
+#define FUSERUN_OPTIMIZER_WITH(name_, version_, license_, summary_, options_, prepare_, rules_, select_, check_)      \
+    static const struct fuse_optimizer fuse_optimizer_ = {FUSERUN_STRUCT_SIZE(fuse_optimizer, prepare),               \
+                                                          (uint32_t)(sizeof(rules_) / sizeof((rules_)[0])),           \
+                                                          rules_,                                                     \
+                                                          check_,                                                     \
+                                                          select_,                                                    \
+                                                          prepare_};                                                  \
+    static const struct fuse_component fuse_components_[] = {                                                         \
+        {FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_OPTIMIZER, #name_, summary_,                          \
+         FUSERUN_OPTIMIZER_ELEMENTWISE, options_, (uint32_t)(sizeof(options_) / sizeof((options_)[0])),               \
+         (uint32_t)sizeof((options_)[0]), &fuse_optimizer_}};                                                         \
+    FUSERUN_PLUGIN(#name_, version_, license_, fuse_components_)
+
+#endif

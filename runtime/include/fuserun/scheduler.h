@@ -1,0 +1,74 @@
+/* fuserun/scheduler.h - how to write a scheduler.
+ *
+ * A scheduler is a pure function of the clock. The clock counts completed optimizer updates of the whole run (or
+ * completed epochs); there is one, whatever the number of parameters. Before the backward pass of each update fuserun
+ * asks the schedule once for every group, and every parameter's optimizer reads its group's answer. A scheduler is
+ * never "stepped", holds no count and changes nothing: the same query always gives the same answer, so resuming,
+ * previewing (`fuserun schedule`) and nesting need no care.
+ *
+ * The smallest one (plugins/template/my_scheduler.c):
+ *
+ *     struct halving { double half_life; };
+ *     static int create(const struct fuse_host *host, const struct fuse_options *options,
+ *                       const struct fuse_schedule_context *context, void **instance, struct fuse_error *error);
+ *     static double value(const void *instance, const struct fuse_schedule_query *query)
+ *     {
+ *         const struct halving *self = instance;
+ *         return query->base * pow(0.5, (double)query->position / self->half_life);
+ *     }
+ */
+#ifndef FUSERUN_SCHEDULER_H
+#define FUSERUN_SCHEDULER_H
+
+#include <fuserun/abi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is known when a schedule is made. */
+struct fuse_schedule_context {
+    uint32_t struct_size;
+    uint32_t unit_is_epoch; /* 0: positions count updates, 1: completed epochs */
+    int64_t length;         /* positions that this schedule will be asked for in the run: its whole, or its stage's */
+    void *host_data;        /* for the host's own use */
+};
+
+/* One question. */
+struct fuse_schedule_query {
+    uint32_t struct_size;
+    uint32_t group_index;
+    int64_t position;   /* completed updates (or epochs) since the schedule's start: 0 for the first update */
+    double base;        /* the driven option's value in the config, for this group */
+    const char *group;  /* "default" or the NAME of [group NAME] */
+    const char *option; /* the driven option: "lr", "weight_decay", "beta1", ... */
+};
+
+struct fuse_scheduler {
+    uint32_t struct_size;
+
+    /* Makes an instance from the options. `context` is valid during the call. Other stages (options of type
+     * FUSERUN_OPTION_STAGE) are made with host->schedule_create(context, name, length, ...), which gives a handle that
+     * the host owns and frees after destroy(). What only shows when values are combined is an error here, with the
+     * option's name as key. */
+    int (*create)(const struct fuse_host *host, const struct fuse_options *options,
+                  const struct fuse_schedule_context *context, void **instance, struct fuse_error *error);
+    void (*destroy)(void *instance);
+
+    /* The value for `query`. Pure; [no-alloc]. Must be finite for every position >= 0, also past the end. */
+    double (*value)(const void *instance, const struct fuse_schedule_query *query);
+
+    /* Optional, both or neither: a schedule that also moves the momentum (sgd's momentum, Adam's beta1) returns non-zero
+     * from the first, and the momentum's value from the second (query->base is then the configured momentum). */
+    int (*cycles_momentum)(const void *instance);
+    double (*momentum)(const void *instance, const struct fuse_schedule_query *query);
+
+    /* Optional: writes one line into text (size bytes) if there is something a user should know before a run (a curve
+     * that rises again, a first value of 0), else leaves it empty. */
+    void (*warn)(const void *instance, char *text, size_t size);
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif
