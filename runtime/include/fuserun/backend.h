@@ -4,6 +4,8 @@
  * operations on planned buffers; for each it asks the backend once for a kernel, then runs the kernels in order, every
  * step. All of a step's memory, workspaces too, comes from buffers that fuserun allocated before the first step.
  *
+ * Element-wise operations (RELU to ADD) must work with output 0 in the same memory as input 0 (all of it, exactly).
+ *
  * All tensors are dense and row-major. "rows" of a tensor is the product of all dimensions but the last. */
 #ifndef FUSERUN_BACKEND_H
 #define FUSERUN_BACKEND_H

@@ -44,6 +44,7 @@ struct fuse_gradient {
     float *values;                     /* device memory: elements [first, first + count) of the gradient */
     int64_t first;
     int64_t count;
+    uint32_t is_panel;                 /* 1: called from inside a product, on one of several threads; 0: on the main one */
 };
 
 enum fuse_gradient_form {
