@@ -7,19 +7,9 @@
 
 #include "base/error.h"
 
+#include <fuserun/files.h>
+
 #include <stdbool.h>
-
-struct fuse_safetensors; /* an open file */
-
-struct fuse_safetensors_entry {
-    const char *name;
-    const char *dtype; /* as in the file: "F32", "BF16", "I64", ... */
-    uint32_t rank;
-    const uint64_t *shape;
-    uint64_t element_count;
-    uint64_t offset; /* of the first byte, from the start of the file */
-    uint64_t byte_count;
-};
 
 /* Opens and checks the whole header. Entries are in the order of their data. */
 int fuse_safetensors_open(const char *path, struct fuse_safetensors **file, struct fuse_error *error);

@@ -179,6 +179,10 @@ struct fuse_host {
      * thread, [no-alloc]. */
     void (*random_uniform)(uint64_t seed, uint64_t stream, uint64_t first, float *values, size_t count);
     uint64_t (*random_bits)(uint64_t seed, uint64_t stream, uint64_t index);
+
+    /* A further table of services by its id, or NULL if this fuserun has none of that id. Each has a header of its own:
+     * FUSERUN_FILE_SERVICES is in files.h. Any thread. */
+    const void *(*get_service)(const char *id);
 };
 
 /* ---- what a plugin returns ----------------------------------------------------------------------------------- */
