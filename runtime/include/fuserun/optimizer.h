@@ -33,7 +33,8 @@
  * Rules for the rule text (the last argument of FUSERUN_RULE):
  *   - `param` and every state are float variables to read and write, `grad` a const float, every scalar a const float;
  *   - the text sees one element; it may declare locals and call sqrtf and fabsf; use a ?: b : c instead of if, so that
- *     compilers can vectorise it; write float literals with f (0.5f); no preprocessor lines or macros inside;
+ *     compilers can vectorise it; write float literals with f (0.5f); no preprocessor lines inside; macros are expanded
+ *     before the text is kept, so they must expand to the same subset;
  *   - what depends on the step but not on the element (bias corrections) is a scalar, computed in double by prepare().
  *   - states start as zero, and each parameter has its own step count, from 1 at its first update.
  */
@@ -156,33 +157,46 @@ struct fuse_optimizer {
 #define FUSERUN_EACH_15_(M, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m) M(13, n) M(14, o)
 #define FUSERUN_EACH_16(M, ...) FUSERUN_EACH_16_(M, __VA_ARGS__)
 #define FUSERUN_EACH_16_(M, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p) M(0, a) M(1, b) M(2, c) M(3, d) M(4, e) M(5, f) M(6, g) M(7, h) M(8, i) M(9, j) M(10, k) M(11, l) M(12, m) M(13, n) M(14, o) M(15, p)
-#define FUSERUN_STATE_POINTER_(index, name) float *__restrict__ const fuse_state_##name = fuse_slice_->states[index];
+#define FUSERUN_STATE_PARAMETER_(index, name) , float *__restrict__ fuse_state_##name
+#define FUSERUN_STATE_ARGUMENT_(index, name) , fuse_slice_->states[index]
 #define FUSERUN_STATE_LOAD_(index, name) float name = fuse_state_##name[fuse_i];
 #define FUSERUN_STATE_STORE_(index, name) fuse_state_##name[fuse_i] = name;
-#define FUSERUN_SCALAR_LOAD_(index, name) const float name = fuse_slice_->scalars[index];
+/* A rule need not read all its scalars: several rules of a plugin share one prepare(). */
+#define FUSERUN_SCALAR_LOAD_(index, name)                                                                             \
+    const float name = fuse_slice_->scalars[index];                                                                   \
+    (void)name;
 
 /* One loop, compiled for several instruction sets and chosen when the plugin is loaded: no -march is needed. Contraction
- * into fused multiply-adds is off (fuserun.pc's flags), so all of them give the same bits. */
+ * into fused multiply-adds is off (fuserun.pc's flags), so all of them give the same bits. The loop stands in a function
+ * of its own because clang believes __restrict__ only of parameters, and leaves a rule of three states scalar without. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FUSERUN_CLONES_ __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define FUSERUN_CLONES_
 #endif
+#if defined(__GNUC__)
+#define FUSERUN_INLINE_ static inline __attribute__((always_inline))
+#else
+#define FUSERUN_INLINE_ static inline
+#endif
 
-#define FUSERUN_RULE_(name_, states_, state_count_, scalars_, scalar_count_, pointers_, loads_, stores_, constants_,  \
-                      text_, ...)                                                                                     \
-    FUSERUN_CLONES_ static void name_##_slice(const struct fuse_slice *fuse_slice_)                                   \
+#define FUSERUN_RULE_(name_, states_, state_count_, scalars_, scalar_count_, parameters_, arguments_, loads_,         \
+                      stores_, constants_, text_, ...)                                                                \
+    FUSERUN_INLINE_ void name_##_loop(const struct fuse_slice *fuse_slice_, float *__restrict__ fuse_param,           \
+                                      const float *__restrict__ fuse_grad parameters_)                                \
     {                                                                                                                 \
-        float *__restrict__ const fuse_param = fuse_slice_->param;                                                    \
-        const float *__restrict__ const fuse_grad = fuse_slice_->grad;                                                \
         const int64_t fuse_count = fuse_slice_->count;                                                                \
-        pointers_ constants_ for (int64_t fuse_i = 0; fuse_i < fuse_count; fuse_i++)                                  \
+        constants_ for (int64_t fuse_i = 0; fuse_i < fuse_count; fuse_i++)                                            \
         {                                                                                                             \
             float param = fuse_param[fuse_i];                                                                         \
             const float grad = fuse_grad[fuse_i];                                                                     \
             loads_ { __VA_ARGS__ } fuse_param[fuse_i] = param;                                                        \
             stores_                                                                                                   \
         }                                                                                                             \
+    }                                                                                                                 \
+    FUSERUN_CLONES_ static void name_##_slice(const struct fuse_slice *fuse_slice_)                                   \
+    {                                                                                                                 \
+        name_##_loop(fuse_slice_, fuse_slice_->param, fuse_slice_->grad arguments_);                                  \
     }                                                                                                                 \
     static void name_##_foreach(const struct fuse_slice *slices, int64_t count)                                       \
     {                                                                                                                 \
@@ -203,13 +217,14 @@ struct fuse_optimizer {
 /* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
 #define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \
     FUSERUN_RULE_(name_, #states_, FUSERUN_COUNT_ states_, #scalars_, FUSERUN_COUNT_ scalars_,                        \
-                  FUSERUN_EACH_(FUSERUN_STATE_POINTER_, states_), FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),        \
+                  FUSERUN_EACH_(FUSERUN_STATE_PARAMETER_, states_), FUSERUN_EACH_(FUSERUN_STATE_ARGUMENT_, states_),  \
+                  FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),                                                        \
                   FUSERUN_EACH_(FUSERUN_STATE_STORE_, states_), FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_),        \
                   FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
 
 /* The same for a rule that keeps no state. */
 #define FUSERUN_RULE_STATELESS(name_, scalars_, ...)                                                                  \
-    FUSERUN_RULE_(name_, "()", 0, #scalars_, FUSERUN_COUNT_ scalars_, , , ,                                           \
+    FUSERUN_RULE_(name_, "()", 0, #scalars_, FUSERUN_COUNT_ scalars_, , , , ,                                         \
                   FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_), FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
 
 /* A plugin of one element-wise optimizer with one rule; name is the file's stem. */
