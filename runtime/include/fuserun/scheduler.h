@@ -16,6 +16,10 @@
  *         const struct halving *self = instance;
  *         return query->base * pow(0.5, (double)query->position / self->half_life);
  *     }
+ *     static const struct fuse_option options[] = {...};
+ *     static const struct fuse_scheduler scheduler = {
+ *         .struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, warn), .create = create, .destroy = free, .value = value};
+ *     FUSERUN_SCHEDULER(my_scheduler, "1.0.0", "MIT", "halves every half_life updates", options, scheduler)
  */
 #ifndef FUSERUN_SCHEDULER_H
 #define FUSERUN_SCHEDULER_H
@@ -71,4 +75,13 @@ struct fuse_scheduler {
 #ifdef __cplusplus
 }
 #endif
+
+/* A plugin of one scheduler; name_ is the file's stem without quotes, options_ an array of struct fuse_option, scheduler_
+ * a static const struct fuse_scheduler. */
+#define FUSERUN_SCHEDULER(name_, version_, license_, summary_, options_, scheduler_)                                  \
+    static const struct fuse_component fuse_components_[] = {                                                         \
+        {FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_SCHEDULER, #name_, summary_, 0, options_,             \
+         (uint32_t)(sizeof(options_) / sizeof((options_)[0])), (uint32_t)sizeof((options_)[0]), &scheduler_}};        \
+    FUSERUN_PLUGIN(#name_, version_, license_, fuse_components_)
+
 #endif
