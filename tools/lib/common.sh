@@ -22,8 +22,8 @@ fail() {
 }
 
 # --- What is needed, how to see that it is there, and the Debian package that brings it -----------------------
-# One line a need: name | level | package | test. Level: better (used when it is there) or what must be there for
-# run, test, clang, clang-asan, ci, deep.
+# One line a need: name | level | package | test. Level: what it must be there for, or better (and
+# better-WHAT): used when it can be had.
 # The tests look for the thing, not for the package, so a machine that is not a Debian is fine as it is.
 needs_table() {
     cat <<'TABLE'
@@ -38,14 +38,16 @@ oneDNN|better|libdnnl-dev|has_header oneapi/dnnl/dnnl.h
 zlib|better|zlib1g-dev|has_header zlib.h
 Python 3|test|python3|command -v python3
 cmocka|test|libcmocka-dev|pkg-config --exists cmocka
-objdump|test|binutils|command -v objdump
-C++ compiler|test|g++|command -v g++
-locale sources|test|locales|test -e /usr/share/i18n/locales/de_DE
+objdump|better-test|binutils|command -v objdump
+C++ compiler|better-test|g++|command -v g++
+locale sources|better-test|locales|test -e /usr/share/i18n/locales/de_DE
 clang|clang|clang|command -v clang
 clang's OpenMP|clang|libomp-dev|has_clang_openmp
 clang-format|ci|clang-format|command -v clang-format
 clang's sanitizers|clang-asan|libclang-rt-dev|has_clang_asan
-valgrind|deep|valgrind|command -v valgrind
+valgrind|better-deep|valgrind|command -v valgrind
+aarch64 compiler|better-deep|gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
+aarch64 headers|better-deep|libc6-dev-arm64-cross|test -e /usr/aarch64-linux-gnu/include/stdio.h
 TABLE
 }
 
@@ -123,7 +125,7 @@ install_missing() {
     [ -n "$lines" ] || return 0
     packages=$(printf '%s\n' "$lines" | cut -d'|' -f3 | sort -u | tr '\n' ' ')
     packages=${packages% }
-    names=$(printf '%s\n' "$lines" | grep -v '|better|' | cut -d'|' -f1 | paste -sd, | sed 's/,/, /g')
+    names=$(printf '%s\n' "$lines" | grep -v '|better' | cut -d'|' -f1 | paste -sd, | sed 's/,/, /g')
 
     if ! command -v apt-get >/dev/null; then
         if [ -n "$names" ]; then
@@ -164,7 +166,7 @@ install_missing() {
     fi
     names=""
     while IFS='|' read -r name level package probe; do
-        if [ "$level" = better ]; then
+        if [ "${level#better}" != "$level" ]; then
             say "warning: $package could not be installed; going on without $name"
             say "(to have it later: install it, remove the folder build, run this again)"
         else
@@ -302,7 +304,7 @@ build_tree() {
             [ -s "$folder/fuserun" ] && [ -x "$folder/fuserun" ] && return 0
         elif [ "$attempt" != 1 ] || { grep -q '^FAILED: ' "$folder/fuserun-build.log" &&
             ! grep -q '^FAILED: build.ninja' "$folder/fuserun-build.log" &&
-            [ -z "$(missing_needs $levels | grep -v '|better|')" ]; }; then
+            [ -z "$(missing_needs $levels | grep -v '|better')" ]; }; then
             show_build_failure "$folder"
             return 1
         fi

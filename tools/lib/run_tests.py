@@ -16,12 +16,12 @@ import sys
 
 # Test programs set their own `timeout:` for a quick machine; slow and shared ones get this many times as long.
 PATIENCE = 4
+PROJECT = "fuserun"
 TAIL_LINES = 60
 
-CMOCKA_DONE = re.compile(r"^\[==========\] .*test\(s\) run", re.M)
-CMOCKA_LINE = re.compile(r"^\[\s*(OK|FAILED|SKIPPED)\s*\] (.+)$")
+CMOCKA_LINE = re.compile(r"^\[\s*(RUN|OK|FAILED|SKIPPED)\s*\] (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
-UNITTEST_BAD = re.compile(r"^(?:FAIL|ERROR): (.+)$", re.M)
+UNITTEST_BAD = re.compile(r"^(?:FAIL|ERROR): (\S+(?: \([^)]*\))?)", re.M)
 UNITTEST_SKIP = re.compile(r"^(.+?) \.\.\. skipped (.+)$", re.M)
 UNITTEST_SUM = re.compile(r"^(?:OK|FAILED)(?: \((.*)\))?$", re.M)
 
@@ -30,51 +30,59 @@ class Outcome:
     """What one test program did: names of single tests, by result."""
 
     def __init__(self, entry):
-        self.name = entry["name"]
+        self.name = entry["name"].replace(f"{PROJECT}:", "", 1).replace(" / ", "/")
         self.text = "\n".join(part for part in (entry.get("stdout"), entry.get("stderr")) if part)
         self.passed = 0
         self.failed = []
         self.skipped = []
         self.result = entry["result"]
-        self.seconds = entry.get("duration", 0)
+        self.ending = f"{self.result.lower()}, exit status {entry.get('returncode')}"
         if self.result == "SKIP":
             last = self.text.strip().splitlines()
             self.skipped.append((self.name, last[-1] if last else "no reason given"))
             return
-        seen = self.read_cmocka(entry.get("stdout") or "", entry.get("stderr") or "") or self.read_unittest()
+        seen = self.read_cmocka(entry.get("stdout") or "") or self.read_unittest()
         if self.result != "OK" and not self.failed:
-            self.failed.append(f"({self.result.lower()}, exit status {entry.get('returncode')})")
+            self.failed.append(f"({self.ending})")
         elif not seen and not self.failed:
             self.passed = 1
         elif not self.passed and not self.failed and not self.skipped:
             self.failed.append("(ran no test)")
 
-    def read_cmocka(self, out, err):
-        if "[==========] Running" not in out + err:
-            return False
-        failed = []
-        for line in (out + "\n" + err).splitlines():
+    def read_cmocka(self, out):
+        """Only between `Running` and `test(s) run`: the lists behind repeat the names."""
+        seen = False
+        running, said = None, []
+        for line in out.splitlines():
             found = CMOCKA_LINE.match(line)
-            if not found:
+            kind, name = found.groups() if found else (None, line)
+            if line.startswith("[==========]"):
+                seen = True
+                inside = "Running" in line
+            elif kind == "RUN":
+                running, said = name, []
+            elif not seen or not inside or not running:
                 continue
-            kind, name = found.groups()
-            # The closing lists repeat the names; `2 test(s)` is their heading.
-            if re.match(r"\d+ test\(s\)", name) or (kind != "OK" and name in failed + [s for s, _ in self.skipped]):
+            elif kind is None:
+                said.append(line.strip())
                 continue
-            if kind == "OK":
-                self.passed += 1
-            elif kind == "FAILED":
-                failed.append(name)
             else:
-                self.skipped.append((f"{self.name}: {name}", "skipped by the test"))
-        self.failed = failed
-        return True
+                if kind == "OK":
+                    self.passed += 1
+                elif kind == "FAILED":
+                    self.failed.append(name)
+                else:
+                    self.skipped.append((f"{self.name}: {name}", " ".join(said) or "no reason given"))
+                running = None
+        if running and self.result != "OK":
+            self.failed.append(f"{running} ({self.ending})")
+        return seen
 
     def read_unittest(self):
         ran = UNITTEST_RAN.findall(self.text)
         if not ran:
             return False
-        self.failed = UNITTEST_BAD.findall(self.text)
+        self.failed = list(dict.fromkeys(UNITTEST_BAD.findall(self.text)))  # once, however many subtests
         counts = {}
         for summary in UNITTEST_SUM.findall(self.text):
             for part in filter(None, summary.split(", ")):
@@ -98,7 +106,7 @@ def suites_of(test):
 
 
 def label(test):
-    return "/".join([suite for suite in suites_of(test) if suite != "fuserun"][:1] + [test["name"]])
+    return "/".join([suite for suite in suites_of(test) if suite != PROJECT][:1] + [test["name"]])
 
 
 def fits(test, pattern):
@@ -117,7 +125,7 @@ def run_meson(build, names):
         other = []
         for line in meson.stdout:
             if re.match(r"\s*\d+/\d+ ", line):
-                print(re.sub(r"^(\s*\d+/\d+) fuserun:", r"\1 ", line).rstrip(), flush=True)
+                print(line.replace(f" {PROJECT}:", " ", 1).rstrip(), flush=True)
             else:
                 other.append(line)
     if not os.path.exists(log):
