@@ -73,7 +73,7 @@ struct fuse_error {
 };
 
 enum fuse_log_level {
-    FUSERUN_LOG_DEBUG = 1,
+    FUSERUN_LOG_DEBUG = 1, /* shown only where FUSERUN_DEBUG is set in the environment */
     FUSERUN_LOG_INFO = 2,
     FUSERUN_LOG_WARNING = 3,
     FUSERUN_LOG_ERROR = 4
@@ -130,6 +130,13 @@ struct fuse_option {
 #define FUSERUN_OPTION(...)                                                                                           \
     {                                                                                                                 \
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_option, help), __VA_ARGS__                                            \
+    }
+/* The same by position, for C++ before C++20, which has no designated initialisers. */
+#define FUSERUN_OPTION_BY_POSITION(type_, flags_, list_count_, key_, default_, range_, choices_, elements_, unit_,    \
+                                   help_)                                                                             \
+    {                                                                                                                 \
+        FUSERUN_STRUCT_SIZE(fuse_option, help), type_, flags_, list_count_, key_, default_, range_, choices_,         \
+            elements_, unit_, help_                                                                                   \
     }
 
 /* The values of one section, typed, defaults filled in. Read them through the host's option_* functions. Borrowed:
@@ -197,7 +204,8 @@ enum fuse_kind {
 #define FUSERUN_KIND_COUNT 5
 
 /* The constants that would break a plugin if they differed. Written by FUSERUN_ABI at the plugin's compile time,
- * compared by the loader before anything else is read; a mismatch names the constant and both values. */
+ * compared by the loader before anything else is read; a mismatch names the constant and both values. It lies inside
+ * struct fuse_plugin, so it is the one struct that never grows. */
 struct fuse_abi {
     uint32_t struct_size;
     uint32_t magic;
@@ -234,6 +242,12 @@ struct fuse_component {
 #define FUSERUN_COMPONENT(...)                                                                                        \
     {                                                                                                                 \
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_component, api), __VA_ARGS__                                          \
+    }
+/* The same by position, options and api included; options_ is an array. */
+#define FUSERUN_COMPONENT_BY_POSITION(kind_, name_, summary_, capabilities_, options_, api_)                          \
+    {                                                                                                                 \
+        FUSERUN_STRUCT_SIZE(fuse_component, api), kind_, name_, summary_, capabilities_, options_,                    \
+            (uint32_t)(sizeof(options_) / sizeof((options_)[0])), (uint32_t)sizeof((options_)[0]), api_               \
     }
 
 struct fuse_plugin {

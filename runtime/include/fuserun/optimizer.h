@@ -166,18 +166,42 @@ struct fuse_optimizer {
     const float name = fuse_slice_->scalars[index];                                                                   \
     (void)name;
 
-/* One loop, compiled for several instruction sets and chosen when the plugin is loaded: no -march is needed. Contraction
- * into fused multiply-adds is off (fuserun.pc's flags), so all of them give the same bits. The loop stands in a function
- * of its own because clang believes __restrict__ only of parameters, and leaves a rule of three states scalar without. */
-#if defined(__x86_64__) && defined(__GNUC__)
-#define FUSERUN_CLONES_ __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define FUSERUN_CLONES_
-#endif
+/* One loop, compiled for several instruction sets; which one runs is decided by the processor: no -march is needed.
+ * Contraction into fused multiply-adds is off (fuserun.pc's flags), so all of them give the same bits. The choice is
+ * written out because target_clones needs glibc's ifunc, fails under sanitizers, and under clang 14 leaves a second
+ * exported symbol. The loop stands in a function of its own because clang believes __restrict__ only of parameters, and
+ * leaves a rule of three states scalar without. */
 #if defined(__GNUC__)
 #define FUSERUN_INLINE_ static inline __attribute__((always_inline))
 #else
 #define FUSERUN_INLINE_ static inline
+#endif
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define FUSERUN_DISPATCH_(name_, arguments_)                                                                          \
+    __attribute__((target("avx512f"))) static void name_##_avx512(const struct fuse_slice *fuse_slice_)               \
+    {                                                                                                                 \
+        name_##_loop arguments_;                                                                                      \
+    }                                                                                                                 \
+    __attribute__((target("avx2"))) static void name_##_avx2(const struct fuse_slice *fuse_slice_)                    \
+    {                                                                                                                 \
+        name_##_loop arguments_;                                                                                      \
+    }                                                                                                                 \
+    static void name_##_slice(const struct fuse_slice *fuse_slice_)                                                   \
+    {                                                                                                                 \
+        if (__builtin_cpu_supports("avx512f"))                                                                        \
+            name_##_avx512(fuse_slice_);                                                                              \
+        else if (__builtin_cpu_supports("avx2"))                                                                      \
+            name_##_avx2(fuse_slice_);                                                                                \
+        else                                                                                                          \
+            name_##_loop arguments_;                                                                                  \
+    }
+#else
+#define FUSERUN_DISPATCH_(name_, arguments_)                                                                          \
+    static void name_##_slice(const struct fuse_slice *fuse_slice_)                                                   \
+    {                                                                                                                 \
+        name_##_loop arguments_;                                                                                      \
+    }
 #endif
 
 #define FUSERUN_RULE_(name_, states_, state_count_, scalars_, scalar_count_, parameters_, arguments_, loads_,         \
@@ -190,14 +214,12 @@ struct fuse_optimizer {
         {                                                                                                             \
             float param = fuse_param[fuse_i];                                                                         \
             const float grad = fuse_grad[fuse_i];                                                                     \
+            (void)grad;                                                                                               \
             loads_ { __VA_ARGS__ } fuse_param[fuse_i] = param;                                                        \
             stores_                                                                                                   \
         }                                                                                                             \
     }                                                                                                                 \
-    FUSERUN_CLONES_ static void name_##_slice(const struct fuse_slice *fuse_slice_)                                   \
-    {                                                                                                                 \
-        name_##_loop(fuse_slice_, fuse_slice_->param, fuse_slice_->grad arguments_);                                  \
-    }                                                                                                                 \
+    FUSERUN_DISPATCH_(name_, (fuse_slice_, fuse_slice_->param, fuse_slice_->grad arguments_))                         \
     static void name_##_foreach(const struct fuse_slice *slices, int64_t count)                                       \
     {                                                                                                                 \
         for (int64_t i = 0; i < count; i++)                                                                           \
