@@ -3,6 +3,7 @@
 
 #include "base/random.h"
 #include "config/options.h"
+#include "files/files.h"
 
 #include <fuserun/scheduler.h>
 
@@ -78,10 +79,15 @@ static int schedule_cycles_momentum(const struct fuse_schedule *schedule)
     return schedule_services.cycles_momentum == NULL ? 0 : schedule_services.cycles_momentum(schedule);
 }
 
+static const void *get_service(const char *id)
+{
+    return strcmp(id, FUSERUN_FILE_SERVICES) == 0 ? fuse_file_services() : NULL;
+}
+
 const struct fuse_host *fuse_host(void)
 {
     static const struct fuse_host host = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, random_bits),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, get_service),
         .abi_major = FUSERUN_ABI_MAJOR,
         .abi_minor = FUSERUN_ABI_MINOR,
         .log = host_log,
@@ -100,6 +106,7 @@ const struct fuse_host *fuse_host(void)
         .schedule_cycles_momentum = schedule_cycles_momentum,
         .random_uniform = fuse_random_uniform,
         .random_bits = fuse_random_bits,
+        .get_service = get_service,
     };
     return &host;
 }

@@ -1,5 +1,5 @@
-/* plugin/ - finding, loading and checking plugins; the table of services they are handed. Uses base/ and
- * config/options.h.
+/* plugin/ - finding, loading and checking plugins; the table of services they are handed. Uses base/,
+ * config/options.h, and files/ for the services it passes on.
  *
  * A loaded plugin is never unloaded. A broken one gives one clear message and is forgotten; the rest goes on. */
 #ifndef FUSE_PLUGIN_REGISTRY_H
