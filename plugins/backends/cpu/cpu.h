@@ -1,0 +1,69 @@
+/* plugins/backends/cpu/ - the CPU backend: every op of fuserun/backend.h in C, matrix products from whichever library
+ * the build found (product.h), threads from OpenMP (threads.h). It owns the memory it allocates and one pool of
+ * threads; it calls nothing of fuserun's but the host's services.
+ *
+ * What holds for every op: the result does not depend on the number of threads, except that of LINEAR and LINEAR_DX,
+ * whose library may split a sum differently; sums for statistics are in double, over chunks of fixed size in a fixed
+ * order; an element-wise op may run in place; a NaN that goes in comes out. */
+#ifndef FUSE_CPU_H
+#define FUSE_CPU_H
+
+#include <fuserun/backend.h>
+
+#include <stdbool.h>
+
+struct fuse_products; /* product.h */
+
+/* One opened backend. */
+struct fuse_cpu {
+    const struct fuse_host *host;
+    int thread_count;
+    struct fuse_products *products;
+    float *zeros; /* (zero_count): stands in for a bias that is declared but absent */
+    int64_t zero_count;
+    char description[256];
+};
+
+/* Every kernel begins with this. */
+struct fuse_kernel {
+    int (*run)(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+               struct fuse_error *error);
+    void (*destroy)(struct fuse_kernel *kernel);
+};
+
+/* Compilers of the families of ops; each is handed only ops of its own. */
+typedef int fuse_compiler(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                          struct fuse_kernel_info *info, struct fuse_error *error);
+fuse_compiler fuse_compile_linear;
+fuse_compiler fuse_compile_bias_gradient;
+fuse_compiler fuse_compile_elementwise;
+fuse_compiler fuse_compile_loss;
+
+/* ---- checks that compilers share (op.c) ---------------------------------------------------------------------- */
+
+const char *fuse_op_name(uint32_t kind);
+int64_t fuse_operand_rows(const struct fuse_operand *operand);    /* product of all dimensions but the last */
+int64_t fuse_operand_columns(const struct fuse_operand *operand); /* the last dimension; 1 for a scalar */
+
+/* Counts, dtypes (float32 but for those the op has otherwise), dimensions of at least 1, no overflow. An input or
+ * output past the smallest count may be left out by its dtype 0. */
+int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error);
+int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
+bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b);
+
+/* Passes a failure on. */
+#define FUSE_TRY(expression)                                                                                           \
+    do {                                                                                                               \
+        const int fuse_status_ = (expression);                                                                         \
+        if (fuse_status_ != FUSERUN_OK)                                                                                \
+            return fuse_status_;                                                                                       \
+    } while (0)
+
+/* Loops are compiled for several instruction sets and chosen when the plugin is loaded. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define FUSE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define FUSE_CLONES
+#endif
+
+#endif

@@ -1,0 +1,320 @@
+/* Linear layers: y = x w^T + b and its three gradients. */
+#include "cpu.h"
+#include "product.h"
+#include "threads.h"
+
+#include <stdlib.h>
+
+/* A weight's gradient is formed a panel of rows at a time. Small enough for a core's cache and for enough panels to
+ * keep many cores busy, large enough for the product to run at full speed. */
+#define PANEL_MIN_FLOATS 65536
+#define PANEL_MAX_FLOATS 262144
+#define PANEL_PARTS 16
+#define PANEL_MIN_ROWS 8
+#define COLUMN_TILE 256
+
+static uint64_t round_up(uint64_t bytes, uint64_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
+static int fail_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error)
+{
+    return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
+}
+
+/* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
+
+struct linear {
+    struct fuse_kernel kernel;
+    bool has_bias;
+    struct fuse_product *product;
+};
+
+static int run_linear(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                      struct fuse_error *error)
+{
+    const struct linear *const self = (const struct linear *)kernel;
+    const float *bias = NULL;
+    if (self->has_bias)
+        bias = call->inputs[2] != NULL ? call->inputs[2] : cpu->zeros;
+    return fuse_product_run(self->product, 0, call->inputs[0], call->inputs[1], bias, call->outputs[0], call->workspace,
+                            error);
+}
+
+static void destroy_linear(struct fuse_kernel *kernel)
+{
+    struct linear *const self = (struct linear *)kernel;
+    fuse_product_free(&self->product);
+    free(self);
+}
+
+static int reserve_zeros(struct fuse_cpu *cpu, int64_t count, struct fuse_error *error)
+{
+    if (count <= cpu->zero_count)
+        return FUSERUN_OK;
+    float *const zeros = calloc((size_t)count, sizeof(zeros[0]));
+    if (zeros == NULL)
+        return fail_memory(cpu, (size_t)count * sizeof(zeros[0]), error);
+    free(cpu->zeros);
+    cpu->zeros = zeros;
+    cpu->zero_count = count;
+    return FUSERUN_OK;
+}
+
+static int compile_product(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                           struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const bool is_forward = op->kind == FUSERUN_OP_LINEAR;
+    const struct fuse_operand *const in = &op->inputs[0], *const w = &op->inputs[1], *const out = &op->outputs[0];
+    const int64_t batch = fuse_operand_rows(in), n = w->shape[0], k = w->shape[1];
+    const bool has_bias = op->input_count > 2 && op->inputs[2].dtype != 0;
+
+    if (w->rank != 2 || fuse_operand_columns(in) != (is_forward ? k : n) ||
+        fuse_operand_columns(out) != (is_forward ? n : k) || fuse_operand_rows(out) != batch ||
+        (has_bias && fuse_operand_rows(&op->inputs[2]) * fuse_operand_columns(&op->inputs[2]) != n))
+        return fuse_op_mismatch(
+            cpu, op, is_forward ? "x (B, K), w (N, K), b (N), y (B, N)" : "dy (B, N), w (N, K), dx (B, K)", error);
+    struct linear *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fail_memory(cpu, sizeof(*self), error);
+    self->kernel.run = run_linear;
+    self->kernel.destroy = destroy_linear;
+    self->has_bias = has_bias;
+    const struct fuse_product_shape shape = {
+        .m = batch,
+        .n = is_forward ? n : k,
+        .k = is_forward ? k : n,
+        .a_row = is_forward ? k : n,
+        .a_column = 1,
+        .b_row = is_forward ? 1 : k,
+        .b_column = is_forward ? k : 1,
+        .has_bias = has_bias,
+        .accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
+    };
+    int status = has_bias ? reserve_zeros(cpu, n, error) : FUSERUN_OK;
+    if (status == FUSERUN_OK)
+        status = fuse_product_create(cpu->products, &shape, &self->product, error);
+    if (status != FUSERUN_OK) {
+        destroy_linear(&self->kernel);
+        return status;
+    }
+    info->workspace_bytes = fuse_product_workspace_bytes(self->product);
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
+
+/* ---- dw (N, K) = dy (B, N)^T x (B, K) ------------------------------------------------------------------------ */
+
+struct weight_gradient {
+    struct fuse_kernel kernel;
+    int64_t n, k;
+    int64_t panel_rows, panel_count;
+    bool is_scratch;       /* output 0 is one panel a worker */
+    uint64_t panel_floats; /* from one worker's scratch to the next */
+    uint64_t workspace_bytes;
+    struct fuse_product *product;      /* a full panel */
+    struct fuse_product *last_product; /* the last one where it is shorter, else NULL */
+};
+
+/* One run. */
+struct panels {
+    const struct weight_gradient *self;
+    const float *dy, *x;
+    float *out;
+    char *workspace;
+    const struct fuse_panel_hook *hook;
+    struct fuse_error *error;
+    int status; /* the first failure's; written under a compare and swap */
+};
+
+static void form_panel(const void *context, int64_t task, int worker)
+{
+    struct panels *const run = *(struct panels *const *)context;
+    const struct weight_gradient *const self = run->self;
+    const int64_t begin = task * self->panel_rows;
+    const int64_t end = begin + self->panel_rows < self->n ? begin + self->panel_rows : self->n;
+    const bool is_short = end - begin < self->panel_rows;
+    float *const out = self->is_scratch ? run->out + (uint64_t)worker * self->panel_floats : run->out + begin * self->k;
+    struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
+    const int status = fuse_product_run(is_short ? self->last_product : self->product, worker, run->dy + begin, run->x,
+                                        NULL, out, run->workspace + (uint64_t)worker * self->workspace_bytes, &error);
+    if (status != FUSERUN_OK) {
+        int none = FUSERUN_OK;
+        if (__atomic_compare_exchange_n(&run->status, &none, status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+            run->error != NULL)
+            *run->error = error;
+        return;
+    }
+    if (run->hook != NULL && run->hook->panel != NULL)
+        run->hook->panel(run->hook->user, begin, end, out);
+}
+
+static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
+                               const struct fuse_kernel_call *call, struct fuse_error *error)
+{
+    const struct weight_gradient *const self = (const struct weight_gradient *)kernel;
+    struct panels run = {.self = self,
+                         .dy = call->inputs[0],
+                         .x = call->inputs[1],
+                         .out = call->outputs[0],
+                         .workspace = call->workspace,
+                         .hook = self->is_scratch ? call->panel : NULL,
+                         .error = error,
+                         .status = FUSERUN_OK};
+    const struct panels *const context = &run;
+    fuse_threads_tasks(cpu->thread_count, self->panel_count, form_panel, &context);
+    return run.status;
+}
+
+static void destroy_weight_gradient(struct fuse_kernel *kernel)
+{
+    struct weight_gradient *const self = (struct weight_gradient *)kernel;
+    fuse_product_free(&self->product);
+    fuse_product_free(&self->last_product);
+    free(self);
+}
+
+/* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. */
+static int64_t choose_panel_rows(int64_t n, int64_t k)
+{
+    int64_t floats = n * k / PANEL_PARTS;
+    floats = floats < PANEL_MIN_FLOATS ? PANEL_MIN_FLOATS : floats;
+    floats = floats > PANEL_MAX_FLOATS ? PANEL_MAX_FLOATS : floats;
+    int64_t rows = floats / k;
+    rows = rows >= 16 ? rows / 16 * 16 : PANEL_MIN_ROWS;
+    return rows < n ? rows : n;
+}
+
+static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                                   struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const struct fuse_operand *const dy = &op->inputs[0], *const x = &op->inputs[1];
+    const int64_t batch = fuse_operand_rows(dy), n = fuse_operand_columns(dy), k = fuse_operand_columns(x);
+    const bool is_scratch = (op->flags & FUSERUN_OP_PANELS) != 0;
+    int64_t elements;
+    if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
+        return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
+    const int64_t panel_rows = choose_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
+    const uint64_t panel_floats = round_up((uint64_t)(panel_rows * k) * sizeof(float), 64) / sizeof(float);
+    const struct fuse_operand *const out = &op->outputs[0];
+    if (!is_scratch && (out->rank != 2 || out->shape[0] != n || out->shape[1] != k))
+        return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
+
+    struct weight_gradient *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fail_memory(cpu, sizeof(*self), error);
+    self->kernel.run = run_weight_gradient;
+    self->kernel.destroy = destroy_weight_gradient;
+    self->n = n;
+    self->k = k;
+    self->panel_rows = panel_rows;
+    self->panel_count = panel_count;
+    self->is_scratch = is_scratch;
+    self->panel_floats = panel_floats;
+    struct fuse_product_shape shape = {
+        .m = panel_rows,
+        .n = k,
+        .k = batch,
+        .a_row = 1,
+        .a_column = n,
+        .b_row = k,
+        .b_column = 1,
+        .accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
+        .worker_count = cpu->thread_count < panel_count ? cpu->thread_count : (int)panel_count,
+    };
+    int status = fuse_product_create(cpu->products, &shape, &self->product, error);
+    self->workspace_bytes = status == FUSERUN_OK ? fuse_product_workspace_bytes(self->product) : 0;
+    if (status == FUSERUN_OK && n % panel_rows != 0) {
+        shape.m = n % panel_rows;
+        status = fuse_product_create(cpu->products, &shape, &self->last_product, error);
+        if (status == FUSERUN_OK && fuse_product_workspace_bytes(self->last_product) > self->workspace_bytes)
+            self->workspace_bytes = fuse_product_workspace_bytes(self->last_product);
+    }
+    if (status != FUSERUN_OK) {
+        destroy_weight_gradient(&self->kernel);
+        return status;
+    }
+    self->workspace_bytes = round_up(self->workspace_bytes, 64);
+    info->panel_count = (uint32_t)panel_count;
+    info->panel_rows = panel_rows;
+    info->workspace_bytes = self->workspace_bytes * (uint64_t)cpu->thread_count;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
+
+int fuse_compile_linear(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                        struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    return op->kind == FUSERUN_OP_LINEAR_DW ? compile_weight_gradient(cpu, op, kernel, info, error)
+                                            : compile_product(cpu, op, kernel, info, error);
+}
+
+/* ---- db (N), the sum over the rows of dy (B, N) -------------------------------------------------------------- */
+
+struct bias_gradient {
+    struct fuse_kernel kernel;
+    int64_t batch, n;
+    bool accumulate;
+};
+
+struct column_sums {
+    const struct bias_gradient *self;
+    const float *dy;
+    float *db;
+};
+
+/* Row after row in double, a tile of columns at a time: exact enough for any batch, and the same whatever the threads.
+ */
+FUSE_CLONES static void sum_tile(const struct column_sums *run, int64_t begin, int64_t count)
+{
+    const struct bias_gradient *const self = run->self;
+    double sums[COLUMN_TILE] = {0};
+    for (int64_t row = 0; row < self->batch; row++) {
+        const float *const dy = run->dy + row * self->n + begin;
+        for (int64_t i = 0; i < count; i++)
+            sums[i] += (double)dy[i];
+    }
+    for (int64_t i = 0; i < count; i++)
+        run->db[begin + i] = (float)(self->accumulate ? (double)run->db[begin + i] + sums[i] : sums[i]);
+}
+
+static void sum_columns(const void *context, int64_t begin, int64_t end)
+{
+    for (int64_t tile = begin; tile < end; tile += COLUMN_TILE)
+        sum_tile(context, tile, tile + COLUMN_TILE < end ? COLUMN_TILE : end - tile);
+}
+
+static int run_bias_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
+                             const struct fuse_kernel_call *call, struct fuse_error *error)
+{
+    const struct bias_gradient *const self = (const struct bias_gradient *)kernel;
+    const struct column_sums run = {self, call->inputs[0], call->outputs[0]};
+    (void)error;
+    fuse_threads_split(cpu->thread_count, self->n, 16, FUSE_SERIAL_ELEMENTS / self->batch, sum_columns, &run);
+    return FUSERUN_OK;
+}
+
+static void destroy_bias_gradient(struct fuse_kernel *kernel)
+{
+    free(kernel);
+}
+
+int fuse_compile_bias_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                               struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const int64_t n = fuse_operand_columns(&op->inputs[0]);
+    (void)info;
+    if (fuse_operand_rows(&op->outputs[0]) * fuse_operand_columns(&op->outputs[0]) != n)
+        return fuse_op_mismatch(cpu, op, "dy (B, N), db (N)", error);
+    struct bias_gradient *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fail_memory(cpu, sizeof(*self), error);
+    self->kernel.run = run_bias_gradient;
+    self->kernel.destroy = destroy_bias_gradient;
+    self->batch = fuse_operand_rows(&op->inputs[0]);
+    self->n = n;
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}

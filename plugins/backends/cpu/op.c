@@ -1,0 +1,122 @@
+#include "cpu.h"
+
+#include <string.h>
+
+/* What an op's operands are, for the checks and for messages. */
+struct op_form {
+    const char *name;
+    uint32_t min_inputs, max_inputs;
+    uint32_t min_outputs, max_outputs;
+    bool may_accumulate;
+};
+
+static const struct op_form forms[] = {
+    [FUSERUN_OP_LINEAR] = {"linear", 2, 3, 1, 1, false},
+    [FUSERUN_OP_LINEAR_DX] = {"linear_dx", 2, 2, 1, 1, true},
+    [FUSERUN_OP_LINEAR_DW] = {"linear_dw", 2, 2, 1, 1, true},
+    [FUSERUN_OP_LINEAR_DB] = {"linear_db", 1, 1, 1, 1, true},
+    [FUSERUN_OP_RELU] = {"relu", 1, 1, 1, 1, false},
+    [FUSERUN_OP_RELU_DX] = {"relu_dx", 2, 2, 1, 1, true},
+    [FUSERUN_OP_GELU] = {"gelu", 1, 1, 1, 1, false},
+    [FUSERUN_OP_GELU_DX] = {"gelu_dx", 2, 2, 1, 1, true},
+    [FUSERUN_OP_TANH] = {"tanh", 1, 1, 1, 1, false},
+    [FUSERUN_OP_TANH_DX] = {"tanh_dx", 2, 2, 1, 1, true},
+    [FUSERUN_OP_ADD] = {"add", 2, 2, 1, 1, false},
+    [FUSERUN_OP_COPY] = {"copy", 1, 1, 1, 1, false},
+    [FUSERUN_OP_CROSS_ENTROPY] = {"cross_entropy", 2, 2, 1, 2, false},
+    [FUSERUN_OP_MSE] = {"mse", 2, 2, 1, 2, false},
+    [FUSERUN_OP_SUM_LOSS] = {"sum", 1, 1, 1, 2, false},
+};
+
+static const struct op_form *find_form(uint32_t kind)
+{
+    if (kind >= sizeof(forms) / sizeof(forms[0]) || forms[kind].name == NULL)
+        return NULL;
+    return &forms[kind];
+}
+
+const char *fuse_op_name(uint32_t kind)
+{
+    const struct op_form *const form = find_form(kind);
+    return form != NULL ? form->name : "unknown";
+}
+
+int64_t fuse_operand_rows(const struct fuse_operand *operand)
+{
+    int64_t rows = 1;
+    for (uint32_t i = 0; i + 1 < operand->rank; i++)
+        rows *= operand->shape[i];
+    return rows;
+}
+
+int64_t fuse_operand_columns(const struct fuse_operand *operand)
+{
+    return operand->rank > 0 ? operand->shape[operand->rank - 1] : 1;
+}
+
+bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b)
+{
+    return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
+}
+
+int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error)
+{
+    return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: the shapes do not fit: %s",
+                           fuse_op_name(op->kind), rule);
+}
+
+/* The losses' labels and statistics are the only operands that are not float32. */
+static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_t index)
+{
+    const bool is_loss =
+        op->kind == FUSERUN_OP_CROSS_ENTROPY || op->kind == FUSERUN_OP_MSE || op->kind == FUSERUN_OP_SUM_LOSS;
+    if (is_loss && is_output && index == 0)
+        return FUSERUN_FLOAT64;
+    if (op->kind == FUSERUN_OP_CROSS_ENTROPY && !is_output && index == 1)
+        return FUSERUN_INT64;
+    return FUSERUN_FLOAT32;
+}
+
+static int check_operand(const struct fuse_cpu *cpu, const struct fuse_op *op, bool is_output, uint32_t index,
+                         struct fuse_error *error)
+{
+    const struct fuse_operand *const operand = is_output ? &op->outputs[index] : &op->inputs[index];
+    const char *const side = is_output ? "output" : "input";
+    if (operand->dtype != expected_dtype(op, is_output, index))
+        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                               "backend cpu: op %s: %s %u has dtype %u, only %u can be done", fuse_op_name(op->kind),
+                               side, index, operand->dtype, expected_dtype(op, is_output, index));
+    if (operand->rank > FUSERUN_MAX_DIMS)
+        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: %s %u has %u dimensions",
+                               fuse_op_name(op->kind), side, index, operand->rank);
+    int64_t bytes = 8;
+    for (uint32_t i = 0; i < operand->rank; i++)
+        if (operand->shape[i] < 1 || __builtin_mul_overflow(bytes, operand->shape[i], &bytes))
+            return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                                   "backend cpu: op %s: dimension %u of %s %u is %lld", fuse_op_name(op->kind), i, side,
+                                   index, (long long)operand->shape[i]);
+    return FUSERUN_OK;
+}
+
+int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error)
+{
+    const struct op_form *const form = find_form(op->kind);
+    if (form == NULL)
+        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend cpu: it has no op %u", op->kind);
+    if (op->input_count < form->min_inputs || op->input_count > form->max_inputs ||
+        op->output_count < form->min_outputs || op->output_count > form->max_outputs)
+        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: %u inputs and %u outputs",
+                               form->name, op->input_count, op->output_count);
+    const uint32_t allowed = (form->may_accumulate ? FUSERUN_OP_ACCUMULATE : 0u) |
+                             (op->kind == FUSERUN_OP_LINEAR_DW ? FUSERUN_OP_PANELS : 0u);
+    if ((op->flags & ~allowed) != 0 || op->flags == (FUSERUN_OP_ACCUMULATE | FUSERUN_OP_PANELS))
+        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend cpu: op %s: flags %#x", form->name,
+                               op->flags);
+    for (uint32_t i = 0; i < op->input_count; i++)
+        if (i < form->min_inputs || op->inputs[i].dtype != 0)
+            FUSE_TRY(check_operand(cpu, op, false, i, error));
+    for (uint32_t i = 0; i < op->output_count; i++)
+        if (i < form->min_outputs || op->outputs[i].dtype != 0)
+            FUSE_TRY(check_operand(cpu, op, true, i, error));
+    return FUSERUN_OK;
+}
