@@ -53,14 +53,14 @@ struct fuse_graph {
     uint32_t node_count, node_capacity;
     struct fuse_parameter *parameters;
     uint32_t parameter_count, parameter_capacity;
-    uint32_t output; /* tensor index */
+    uint32_t output;         /* tensor index */
     struct fuse_error error; /* the first mistake of the model */
 };
 
 /* Calls the model's build() for inputs of `shape` (B, ...) and checks the result. */
 int fuse_graph_build(const struct fuse_host *host, const struct fuse_component *model,
-                     const struct fuse_options *options, uint32_t rank, const int64_t *shape,
-                     struct fuse_graph **graph, struct fuse_error *error);
+                     const struct fuse_options *options, uint32_t rank, const int64_t *shape, struct fuse_graph **graph,
+                     struct fuse_error *error);
 void fuse_graph_free(struct fuse_graph **graph);
 
 /* The table that models build with, for tests that build graphs of their own. */

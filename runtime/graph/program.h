@@ -1,5 +1,5 @@
-/* A program: everything that happens for one batch, as a list of operations on planned buffers. Made once for each batch
- * size and purpose before the first step; running it allocates nothing. */
+/* A program: everything that happens for one batch, as a list of operations on planned buffers. Made once for each
+ * batch size and purpose before the first step; running it allocates nothing. */
 #ifndef FUSE_GRAPH_PROGRAM_H
 #define FUSE_GRAPH_PROGRAM_H
 
@@ -10,10 +10,11 @@ enum fuse_loss_kind { FUSE_LOSS_CROSS_ENTROPY = 1, FUSE_LOSS_MSE = 2, FUSE_LOSS_
 
 /* Where the gradients go. */
 enum fuse_gradient_use {
-    FUSE_GRADIENTS_NONE = 0,       /* evaluation: no backward pass */
-    FUSE_GRADIENTS_RELEASE = 1,    /* each is dropped after its post-accumulate callbacks (fused) */
-    FUSE_GRADIENTS_KEEP_ALL = 2,   /* all are alive at the end of backward; then after_backward once, with all (foreach) */
-    FUSE_GRADIENTS_KEEP_EACH = 3   /* the same; after_backward for one parameter after another (per_param) */
+    FUSE_GRADIENTS_NONE = 0,    /* evaluation: no backward pass */
+    FUSE_GRADIENTS_RELEASE = 1, /* each is dropped after its post-accumulate callbacks (fused) */
+    FUSE_GRADIENTS_KEEP_ALL =
+        2, /* all are alive at the end of backward; then after_backward once, with all (foreach) */
+    FUSE_GRADIENTS_KEEP_EACH = 3 /* the same; after_backward for one parameter after another (per_param) */
 };
 
 /* [no-alloc]. gradients: one pointer a parameter, NULL for those without one. parameter: UINT32_MAX for "all". */
@@ -44,40 +45,40 @@ struct fuse_instruction {
     struct fuse_op op;
     struct fuse_kernel *kernel;
     struct fuse_kernel_info info;
-    uint32_t inputs[FUSERUN_MAX_OPERANDS];  /* buffers; parameters are buffers too */
+    uint32_t inputs[FUSERUN_MAX_OPERANDS]; /* buffers; parameters are buffers too */
     uint32_t outputs[FUSERUN_MAX_OPERANDS];
-    uint32_t workspace;                     /* buffer or FUSE_NO_BUFFER */
+    uint32_t workspace;                         /* buffer or FUSE_NO_BUFFER */
     void *input_pointers[FUSERUN_MAX_OPERANDS]; /* set by fuse_program_bind */
     void *output_pointers[FUSERUN_MAX_OPERANDS];
     void *workspace_pointer;
     struct fuse_panel_hook panel;
 };
 
-/* A piece of memory with a life. Parameters stand first, one buffer each, in the parameters' order; they live outside the
- * arena, always. */
+/* A piece of memory with a life. Parameters stand first, one buffer each, in the parameters' order; they live outside
+ * the arena, always. */
 struct fuse_buffer {
     enum fuse_category category;
     bool is_parameter;
     uint32_t parameter; /* for parameters and gradients */
     uint64_t bytes;
-    uint64_t offset;    /* in the arena */
-    uint32_t first;     /* planned life: instructions [first, last] */
+    uint64_t offset; /* in the arena */
+    uint32_t first;  /* planned life: instructions [first, last] */
     uint32_t last;
 };
 
 struct fuse_program {
     const struct fuse_graph *graph; /* borrowed */
     const struct fuse_backend *backend;
-    void *device;                   /* the backend's instance */
+    void *device; /* the backend's instance */
     struct fuse_program_options options;
     struct fuse_instruction *instructions;
     uint32_t instruction_count, instruction_capacity;
     struct fuse_buffer *buffers;
     uint32_t buffer_count, buffer_capacity;
-    uint64_t arena_bytes;           /* the plan's extent */
+    uint64_t arena_bytes; /* the plan's extent */
     int64_t batch_size;
     uint32_t input_buffer, target_buffer, statistics_buffer; /* FUSE_NO_BUFFER where there is none */
-    int64_t target_elements;        /* of mse targets */
+    int64_t target_elements;                                 /* of mse targets */
     /* For the ledger and reports: parallel to buffers, and to instructions. */
     struct fuse_ledger_buffer *ledger_buffers;
     enum fuse_phase *phases;
@@ -85,12 +86,13 @@ struct fuse_program {
     uint32_t ledger_pass;
     /* Set by fuse_program_bind. */
     char *arena;
-    float **gradients;              /* one a parameter; NULL: none, or not whole */
-    struct fuse_panel_user *panel_users;
+    float **gradients;                   /* one a parameter; NULL: none, or not whole */
+    uint32_t *gradient_buffers;          /* one a parameter: its whole gradient, or FUSE_NO_BUFFER */
+    struct fuse_panel_user *panel_users; /* one an instruction */
 };
 
-/* Makes the list, compiles the kernels, plans the memory. The graph (with its frozen marks and callbacks) and the backend
- * must outlive the program. */
+/* Makes the list, compiles the kernels, plans the memory. The graph (with its frozen marks and callbacks) and the
+ * backend must outlive the program. */
 int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backend *backend, void *device,
                          const struct fuse_program_options *options, struct fuse_program **program,
                          struct fuse_error *error);
@@ -107,13 +109,17 @@ void fuse_program_peak(const struct fuse_program *program, const uint64_t persis
 void fuse_program_bind(struct fuse_program *program, char *arena, float *const *parameters);
 
 /* Where the next batch goes: device memory. */
-float *fuse_program_inputs(const struct fuse_program *program);  /* (B, ...) */
-void *fuse_program_targets(const struct fuse_program *program);  /* (B) int64, (B, ...) float32, or NULL */
+float *fuse_program_inputs(const struct fuse_program *program); /* (B, ...) */
+void *fuse_program_targets(const struct fuse_program *program); /* (B) int64, (B, ...) float32, or NULL */
 
 /* Runs it on the batch that is in place. scale: what the loss's gradient is multiplied by. statistics[0] is the loss
  * summed over samples or elements, [1] the number of correct predictions. ledger may be NULL. [no-alloc] */
 int fuse_program_run(struct fuse_program *program, double scale, struct fuse_ledger *ledger, double statistics[2],
                      struct fuse_error *error);
+
+/* run.c, once the list is complete: what panel hooks need. parameter_gradients: one buffer a parameter. */
+int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t *parameter_gradients,
+                                   struct fuse_error *error);
 
 /* planner.c: offsets for buffers with lives, none overlapping another that lives at the same time; 64-byte aligned.
  * Returns the extent. */

@@ -42,7 +42,8 @@ struct fuse_ledger_buffer {
 };
 
 /* The greatest sum of live bytes given lives [first, last] of buffers (first > last: never alive), on top of
- * `persistent`. The earliest such moment wins. Used by the ledger on what it saw and by the planner on what it planned. */
+ * `persistent`. The earliest such moment wins. Used by the ledger on what it saw and by the planner on what it planned.
+ */
 void fuse_peak_of(const struct fuse_ledger_buffer *buffers, const uint32_t *first, const uint32_t *last,
                   size_t buffer_count, const enum fuse_phase *phases, size_t time_count,
                   const uint64_t persistent[FUSE_CATEGORY_COUNT], struct fuse_peak *peak);
@@ -67,7 +68,8 @@ void fuse_ledger_end(struct fuse_ledger *ledger);
 /* The peak so far over all passes. */
 const struct fuse_peak *fuse_ledger_peak(const struct fuse_ledger *ledger);
 /* The life of a buffer in the last complete run of a pass; false if it was not touched. */
-bool fuse_ledger_life(const struct fuse_ledger *ledger, uint32_t pass, uint32_t buffer, uint32_t *first, uint32_t *last);
+bool fuse_ledger_life(const struct fuse_ledger *ledger, uint32_t pass, uint32_t buffer, uint32_t *first,
+                      uint32_t *last);
 /* The greatest sum of live bytes of one category in a pass, as seen. */
 uint64_t fuse_ledger_category_peak(const struct fuse_ledger *ledger, uint32_t pass, enum fuse_category category);
 

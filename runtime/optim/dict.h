@@ -1,10 +1,10 @@
 /* optim/ - the optimizer dict (one optimizer per parameter), groups, the clock and its schedules, and the step in its
  * three modes. Uses graph/, config/, plugin/, memory/, base/.
  *
- * The dict holds one entry per trainable parameter: its rule, its state, its own step count, its group. In `fused` mode an
- * entry is a post-accumulate callback of its parameter and runs inside backward; in `per_param` and `foreach` all entries
- * run after it. Nobody steps a scheduler: before each update the clock is read once, every group's options are set from
- * it, and every entry's scalars are computed from its group's options. */
+ * The dict holds one entry per trainable parameter: its rule, its state, its own step count, its group. In `fused` mode
+ * an entry is a post-accumulate callback of its parameter and runs inside backward; in `per_param` and `foreach` all
+ * entries run after it. Nobody steps a scheduler: before each update the clock is read once, every group's options are
+ * set from it, and every entry's scalars are computed from its group's options. */
 #ifndef FUSE_OPTIM_DICT_H
 #define FUSE_OPTIM_DICT_H
 
@@ -30,23 +30,28 @@ struct fuse_group {
     const struct fuse_optimizer *optimizer; /* component->api */
     const struct fuse_rule *rule;
     struct fuse_compiled_rule *compiled;
-    double base[FUSERUN_MAX_HYPER];     /* from the config */
-    double hyper[FUSERUN_MAX_HYPER];    /* at the present update */
+    double base[FUSERUN_MAX_HYPER];  /* from the config */
+    double hyper[FUSERUN_MAX_HYPER]; /* at the present update */
     uint8_t is_driven[FUSERUN_MAX_HYPER];
     uint32_t hyper_count;
-    uint32_t parameter_count;           /* trainable ones */
+    uint32_t parameter_count; /* trainable ones */
 };
 
 struct fuse_entry {
-    uint32_t parameter;  /* index in the graph */
+    uint32_t parameter; /* index in the graph */
     uint32_t group;
-    int64_t step;        /* completed updates of this parameter */
+    int64_t step; /* completed updates of this parameter */
     int64_t element_count;
-    float *values;       /* the parameter */
+    float *values;                     /* the parameter */
     float *states[FUSERUN_MAX_STATES]; /* each (element_count) */
     float scalars[FUSERUN_MAX_SCALARS];
-    bool is_updated;     /* in the present update */
-    bool has_nonfinite;  /* its gradient in the present update had one */
+    bool is_updated; /* in the present update */
+};
+
+/* What a gradient callback of the dict knows. */
+struct fuse_dict_user {
+    struct fuse_dict *dict;
+    uint32_t entry;
 };
 
 struct fuse_dict {
@@ -59,10 +64,11 @@ struct fuse_dict {
     uint32_t entry_count;
     uint32_t *entry_of_parameter; /* UINT32_MAX: frozen */
     uint32_t parameter_count;
-    float **parameters;         /* one a parameter, in the persistent block */
-    char *memory;               /* one allocation: parameters, then state */
+    float **parameters; /* one a parameter, in the persistent block */
+    char *memory;       /* one allocation: parameters, then state */
     uint64_t parameter_bytes, state_bytes, memory_bytes;
-    struct fuse_slice *slices;  /* foreach: room for one list */
+    struct fuse_slice *slices;    /* foreach: room for one list */
+    struct fuse_dict_user *users; /* one an entry */
     struct fuse_error step_error;
     /* The first parameter whose gradient was not finite in this update, in the order of the backward pass. */
     uint32_t nonfinite_parameter; /* UINT32_MAX: none */
@@ -75,8 +81,7 @@ int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *bac
                   size_t driven_count, struct fuse_dict **dict, struct fuse_error *error);
 void fuse_dict_free(struct fuse_dict **dict);
 
-/* Bytes that the dict will hold: for `check`. Set by fuse_dict_new. */
-/* dict->parameter_bytes, dict->state_bytes */
+/* What it will hold is known then, for `check`: dict->parameter_bytes and dict->state_bytes. */
 
 /* Allocates the persistent block, initialises the parameters (seed), zeroes the state. */
 int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, uint64_t seed, struct fuse_error *error);

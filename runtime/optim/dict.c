@@ -1,0 +1,177 @@
+#include "optim/dict.h"
+
+#include "base/text.h"
+#include "config/options.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGNMENT_BYTES = 64 };
+
+static uint64_t aligned(uint64_t bytes)
+{
+    return (bytes + ALIGNMENT_BYTES - 1) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
+}
+
+/* ---- groups --------------------------------------------------------------------------------------------------- */
+
+static int new_group(struct fuse_dict *dict, struct fuse_group *group, const struct fuse_group_spec *spec,
+                     const char *const *driven, size_t driven_count, struct fuse_error *error)
+{
+    group->name = fuse_strdup(spec->name);
+    if (group->name == NULL)
+        return fuse_fail_memory(error, "a parameter group", strlen(spec->name));
+    group->component = spec->component;
+    group->optimizer = spec->component->api;
+    const size_t count = fuse_options_flatten(spec->component, spec->options, group->base, FUSERUN_MAX_HYPER);
+    if (count > FUSERUN_MAX_HYPER)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' has %zu numbers, at most %d are possible",
+                         spec->component->name, count, FUSERUN_MAX_HYPER);
+    group->hyper_count = (uint32_t)count;
+    memcpy(group->hyper, group->base, sizeof group->hyper);
+    for (size_t i = 0; i < driven_count; i++) {
+        const int index = fuse_options_flat_index(spec->component, driven[i], NULL);
+        if (index >= 0)
+            group->is_driven[index] = 1;
+    }
+    const struct fuse_optimizer *optimizer = group->optimizer;
+    uint32_t rule = 0;
+    if (optimizer->rule_count > 1 && optimizer->select_rule != NULL)
+        rule = optimizer->select_rule(group->base, group->is_driven);
+    if (rule >= optimizer->rule_count)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' selects rule %u of %u",
+                         spec->component->name, rule, optimizer->rule_count);
+    group->rule = optimizer->rules[rule];
+    return dict->backend->compile_rule(dict->device, group->rule, &group->compiled, error);
+}
+
+static uint32_t group_of(const struct fuse_parameter *parameter, const struct fuse_group_spec *groups,
+                         size_t group_count)
+{
+    for (size_t g = 1; g < group_count; g++)
+        for (size_t i = 0; i < groups[g].match_count; i++)
+            if (fuse_glob_match(groups[g].match[i], parameter->name))
+                return (uint32_t)g;
+    return 0;
+}
+
+static int assign(struct fuse_dict *dict, const struct fuse_graph *graph, const struct fuse_group_spec *groups,
+                  struct fuse_error *error)
+{
+    uint32_t *matched = calloc(dict->group_count, sizeof *matched);
+    if (matched == NULL)
+        return fuse_fail_memory(error, "the parameter groups", dict->group_count * sizeof *matched);
+    for (uint32_t p = 0; p < graph->parameter_count; p++) {
+        const struct fuse_parameter *parameter = &graph->parameters[p];
+        const uint32_t group = group_of(parameter, groups, dict->group_count);
+        matched[group]++;
+        dict->entry_of_parameter[p] = UINT32_MAX;
+        dict->parameter_bytes += (uint64_t)parameter->element_count * sizeof(float);
+        dict->memory_bytes += aligned((uint64_t)parameter->element_count * sizeof(float));
+        if (parameter->is_frozen)
+            continue;
+        const uint64_t states = dict->groups[group].rule->state_count;
+        dict->groups[group].parameter_count++;
+        dict->state_bytes += states * (uint64_t)parameter->element_count * sizeof(float);
+        dict->memory_bytes += states * aligned((uint64_t)parameter->element_count * sizeof(float));
+        dict->entry_of_parameter[p] = dict->entry_count;
+        dict->entries[dict->entry_count++] =
+            (struct fuse_entry){.parameter = p, .group = group, .element_count = parameter->element_count};
+    }
+    int status = FUSERUN_OK;
+    for (uint32_t g = 1; g < dict->group_count && status == FUSERUN_OK; g++)
+        if (matched[g] == 0) {
+            char *key = fuse_format("group %s|match", groups[g].name);
+            status = fuse_fail(error, FUSERUN_ERROR_CONFIG, key != NULL ? key : "match",
+                               "no parameter is left for group '%s'", groups[g].name);
+            free(key);
+        }
+    free(matched);
+    return status;
+}
+
+/* ---- life ----------------------------------------------------------------------------------------------------- */
+
+int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *backend, void *device, enum fuse_mode mode,
+                  const struct fuse_group_spec *groups, size_t group_count, const char *const *driven,
+                  size_t driven_count, struct fuse_dict **dict, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    const size_t parameters = graph->parameter_count;
+    struct fuse_dict *made = calloc(1, sizeof *made);
+    if (made == NULL)
+        return fuse_fail_memory(error, "the optimizer dict", sizeof *made);
+    made->backend = backend;
+    made->device = device;
+    made->mode = mode;
+    made->parameter_count = graph->parameter_count;
+    made->nonfinite_parameter = UINT32_MAX;
+    made->step_error = (struct fuse_error)FUSE_ERROR_INIT;
+    made->groups = calloc(group_count, sizeof *made->groups);
+    made->entries = calloc(parameters + 1, sizeof *made->entries);
+    made->users = calloc(parameters + 1, sizeof *made->users);
+    made->slices = calloc(parameters + 1, sizeof *made->slices);
+    made->parameters = calloc(parameters + 1, sizeof *made->parameters);
+    made->entry_of_parameter = calloc(parameters + 1, sizeof *made->entry_of_parameter);
+    if (made->groups == NULL || made->entries == NULL || made->users == NULL || made->slices == NULL ||
+        made->parameters == NULL || made->entry_of_parameter == NULL) {
+        status = fuse_fail_memory(error, "the optimizer dict", parameters * sizeof *made->entries);
+        goto out;
+    }
+    for (size_t g = 0; g < group_count; g++) {
+        made->group_count++;
+        FUSE_TRY_OUT(new_group(made, &made->groups[g], &groups[g], driven, driven_count, error));
+    }
+    FUSE_TRY_OUT(assign(made, graph, groups, error));
+    *dict = made;
+    made = NULL;
+out:
+    fuse_dict_free(&made);
+    return status;
+}
+
+void fuse_dict_free(struct fuse_dict **dict)
+{
+    struct fuse_dict *freed = *dict;
+    if (freed == NULL)
+        return;
+    for (uint32_t g = 0; g < freed->group_count; g++) {
+        free(freed->groups[g].name);
+        if (freed->groups[g].compiled != NULL)
+            freed->backend->discard_rule(freed->device, freed->groups[g].compiled);
+    }
+    if (freed->memory != NULL)
+        freed->backend->release(freed->device, freed->memory, freed->memory_bytes);
+    free(freed->groups);
+    free(freed->entries);
+    free(freed->users);
+    free(freed->slices);
+    free(freed->parameters);
+    free(freed->entry_of_parameter);
+    free(freed);
+    *dict = NULL;
+}
+
+int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, uint64_t seed, struct fuse_error *error)
+{
+    void *memory = NULL;
+    FUSE_TRY(dict->backend->allocate(dict->device, dict->memory_bytes, &memory, error));
+    dict->memory = memory;
+    char *next = dict->memory;
+    for (uint32_t p = 0; p < graph->parameter_count; p++) {
+        const struct fuse_parameter *parameter = &graph->parameters[p];
+        dict->parameters[p] = (float *)(void *)next;
+        next += aligned((uint64_t)parameter->element_count * sizeof(float));
+        fuse_parameter_fill(parameter, p, seed, dict->parameters[p]);
+    }
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        struct fuse_entry *entry = &dict->entries[e];
+        entry->values = dict->parameters[entry->parameter];
+        for (uint32_t s = 0; s < dict->groups[entry->group].rule->state_count; s++) {
+            entry->states[s] = (float *)(void *)next; /* the backend's memory starts as zero */
+            next += aligned((uint64_t)entry->element_count * sizeof(float));
+        }
+    }
+    return FUSERUN_OK;
+}

@@ -1,0 +1,154 @@
+/* The step: an update's scalars before the backward pass, the update itself inside it or after it, counts at its end.
+ */
+#include "optim/dict.h"
+
+#include <string.h>
+
+void fuse_dict_begin(struct fuse_dict *dict)
+{
+    dict->nonfinite_parameter = UINT32_MAX;
+    dict->step_error.code = FUSERUN_OK;
+    const struct fuse_entry *previous = NULL; /* often of the same group and count: then its scalars serve again */
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        struct fuse_entry *entry = &dict->entries[e];
+        const struct fuse_group *group = &dict->groups[entry->group];
+        entry->is_updated = false;
+        if (previous != NULL && previous->group == entry->group && previous->step == entry->step) {
+            memcpy(entry->scalars, previous->scalars, sizeof entry->scalars);
+            continue;
+        }
+        const struct fuse_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_update, step),
+                                           .hyper_count = group->hyper_count,
+                                           .hyper = group->hyper,
+                                           .step = entry->step + 1};
+        double scalars[FUSERUN_MAX_SCALARS] = {0};
+        group->optimizer->prepare(&update, scalars);
+        for (uint32_t s = 0; s < group->rule->scalar_count; s++)
+            entry->scalars[s] = (float)scalars[s];
+        previous = entry;
+    }
+}
+
+int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error)
+{
+    for (uint32_t e = 0; e < dict->entry_count; e++)
+        if (dict->entries[e].is_updated)
+            dict->entries[e].step++;
+    if (dict->step_error.code != FUSERUN_OK)
+        *error = dict->step_error;
+    return dict->step_error.code;
+}
+
+/* Callbacks may run on several threads at once, though only for one parameter at a time: the first to notice wins. */
+static void watch(struct fuse_dict *dict, uint32_t parameter, const struct fuse_gradient *gradient)
+{
+    uint32_t none = UINT32_MAX;
+    if (dict->backend->has_nonfinite(dict->device, gradient->values, gradient->count))
+        (void)__atomic_compare_exchange_n(&dict->nonfinite_parameter, &none, parameter, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED);
+}
+
+static void watch_gradient(void *user, const struct fuse_gradient *gradient)
+{
+    const struct fuse_dict_user *entry = user;
+    watch(entry->dict, entry->dict->entries[entry->entry].parameter, gradient);
+}
+
+static struct fuse_slice slice_of(const struct fuse_entry *entry, const struct fuse_group *group, float *const *states,
+                                  const float *gradient, int64_t first, int64_t count)
+{
+    return (struct fuse_slice){.struct_size = FUSERUN_STRUCT_SIZE(fuse_slice, first),
+                               .state_count = group->rule->state_count,
+                               .param = entry->values + first,
+                               .grad = gradient,
+                               .states = states,
+                               .scalars = entry->scalars,
+                               .count = count,
+                               .first = first};
+}
+
+/* The fused step: a post-accumulate callback of one parameter, handed its gradient whole or a panel at a time. */
+static void update_gradient(void *user, const struct fuse_gradient *gradient)
+{
+    const struct fuse_dict_user *owner = user;
+    struct fuse_dict *dict = owner->dict;
+    struct fuse_entry *entry = &dict->entries[owner->entry];
+    const struct fuse_group *group = &dict->groups[entry->group];
+    watch(dict, entry->parameter, gradient);
+    float *states[FUSERUN_MAX_STATES];
+    for (uint32_t s = 0; s < group->rule->state_count; s++)
+        states[s] = entry->states[s] + gradient->first;
+    const struct fuse_slice slice = slice_of(entry, group, states, gradient->values, gradient->first, gradient->count);
+    __atomic_store_n(&entry->is_updated, true, __ATOMIC_RELAXED);
+    if (gradient->is_panel)
+        dict->backend->update_panel(dict->device, group->compiled, &slice);
+    else if (dict->step_error.code == FUSERUN_OK)
+        (void)dict->backend->update(dict->device, group->compiled, &slice, 1, &dict->step_error);
+}
+
+int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fuse_error *error)
+{
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        const struct fuse_entry *entry = &dict->entries[e];
+        const struct fuse_component *component = dict->groups[entry->group].component;
+        const bool takes_panels = (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0;
+        dict->users[e] = (struct fuse_dict_user){dict, e};
+        const struct fuse_gradient_callback callback = {
+            .struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
+            .form = takes_panels ? FUSERUN_GRADIENT_PANELS : FUSERUN_GRADIENT_WHOLE,
+            .gradient = dict->mode == FUSE_MODE_FUSED ? update_gradient : watch_gradient,
+            .user = &dict->users[e]};
+        FUSE_TRY(fuse_graph_attach(graph, entry->parameter, &callback, error));
+    }
+    return FUSERUN_OK;
+}
+
+enum fuse_gradient_use fuse_dict_gradient_use(const struct fuse_dict *dict)
+{
+    switch (dict->mode) {
+    case FUSE_MODE_PER_PARAM:
+        return FUSE_GRADIENTS_KEEP_EACH;
+    case FUSE_MODE_FOREACH:
+        return FUSE_GRADIENTS_KEEP_ALL;
+    case FUSE_MODE_FUSED:
+        break;
+    }
+    return FUSE_GRADIENTS_RELEASE;
+}
+
+/* All entries of one group that have a gradient, in one call. */
+static int update_group(struct fuse_dict *dict, uint32_t group, float *const *gradients, struct fuse_error *error)
+{
+    int64_t count = 0;
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        struct fuse_entry *entry = &dict->entries[e];
+        const float *gradient = gradients[entry->parameter];
+        if (entry->group != group || gradient == NULL)
+            continue;
+        dict->slices[count++] = slice_of(entry, &dict->groups[group], entry->states, gradient, 0, entry->element_count);
+        entry->is_updated = true;
+    }
+    return count == 0 ? FUSERUN_OK
+                      : dict->backend->update(dict->device, dict->groups[group].compiled, dict->slices, count, error);
+}
+
+int fuse_dict_after_backward(void *user, uint32_t parameter, float *const *gradients, struct fuse_error *error)
+{
+    struct fuse_dict *dict = user;
+    if (dict->nonfinite_parameter != UINT32_MAX)
+        return FUSERUN_OK; /* whoever runs the update decides what that means; no weight has moved */
+    if (parameter == UINT32_MAX) {
+        for (uint32_t g = 0; g < dict->group_count; g++)
+            FUSE_TRY(update_group(dict, g, gradients, error));
+        return FUSERUN_OK;
+    }
+    const uint32_t e = dict->entry_of_parameter[parameter];
+    if (e == UINT32_MAX || gradients[parameter] == NULL)
+        return FUSERUN_OK;
+    struct fuse_entry *entry = &dict->entries[e];
+    const struct fuse_group *group = &dict->groups[entry->group];
+    const struct fuse_slice slice =
+        slice_of(entry, group, entry->states, gradients[parameter], 0, entry->element_count);
+    entry->is_updated = true;
+    return dict->backend->update(dict->device, group->compiled, &slice, 1, error);
+}
