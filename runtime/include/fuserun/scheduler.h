@@ -14,7 +14,7 @@
  *     static double value(const void *instance, const struct fuse_schedule_query *query)
  *     {
  *         const struct halving *self = instance;
- *         return query->base * pow(0.5, (double)query->position / self->half_life);
+ *         return query->base * exp2(-(double)query->position / self->half_life);
  *     }
  *     static const struct fuse_option options[] = {...};
  *     static const struct fuse_scheduler scheduler = {
