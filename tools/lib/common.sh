@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Shared by tools/run, tools/test, tools/check-deep and .ci/run: installing what is missing and building.
 # Sourced by bash. Owns the build folders (build, build-clang, ...) and nothing else in the tree.
 #
@@ -120,7 +121,7 @@ apt_update() {
 # install_missing LEVEL...: 0 when everything that must be there is there. What is only better to have may stay
 # away, with a warning.
 install_missing() {
-    local lines packages package names name level probe refused=""
+    local lines packages package names name level probe
     lines=$(missing_needs "$@")
     [ -n "$lines" ] || return 0
     packages=$(printf '%s\n' "$lines" | cut -d'|' -f3 | sort -u | tr '\n' ' ')
@@ -155,7 +156,7 @@ install_missing() {
     if ! apt_install $packages; then
         # One of them spoils the whole call: find out which, and get the others.
         for package in $packages; do
-            apt_install "$package" || refused="$refused $package"
+            apt_install "$package"
         done
     fi
     hash -r
@@ -167,17 +168,18 @@ install_missing() {
     names=""
     while IFS='|' read -r name level package probe; do
         if [ "${level#better}" != "$level" ]; then
-            say "warning: $package could not be installed; going on without $name"
+            say "warning: $package cannot be had; going on without $name"
             say "(to have it later: install it, remove the folder build, run this again)"
         else
-            say "cannot get $package, which brings $name"
-            names="$names $package"
+            names="$names, $package (for $name)"
         fi
     done <<<"$lines"
-    [ -n "$refused" ] && sed 's/^/    /' <(grep -E '^(E|Err):' "$apt_log" | sort -u | tail -n 8) >&2
+    names=${names#, }
+    [ -n "$names" ] && say "cannot get $names"
+    grep -E '^(E|Err):|^Err:[0-9]' "$apt_log" | grep -v 'Can not write log' | sort -u | head -n 4 | sed 's/^/    /' >&2
     say "apt-get's own words are in $apt_log"
     [ -z "$names" ] && return 0
-    say "Please check the network and /etc/apt/sources.list*, or install by hand:$names. Then run this again."
+    say "Please check the network and /etc/apt/sources.list*, or install these by hand, then run this again."
     return 1
 }
 
@@ -274,7 +276,9 @@ run_ninja() {
 show_build_failure() {
     local log=$1/fuserun-build.log
     if grep -q '^FAILED: ' "$log"; then
-        sed -n '/^FAILED: /,$p' "$log" | grep -v '^\[[0-9]*/[0-9]*\]' | cut -c1-400 | head -n 60 | sed 's/^/    /' >&2
+        # Without the steps that went well and without the compiler's command line, which follows FAILED.
+        awk '/^FAILED: / { seen = 1; print "    " $0; getline; next }
+             seen && !/^\[[0-9]+\/[0-9]+\]/ { print "    " $0 }' "$log" | cut -c1-300 | head -n 60 >&2
     else
         tail -n 20 "$log" | sed 's/^/    /' >&2
     fi

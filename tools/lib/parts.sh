@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2154
 # Shared by .ci/run and tools/check-deep: parts with a heading, and one closing line over all of them.
 # Sourced by bash after common.sh.
 
