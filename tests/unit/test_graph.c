@@ -1,0 +1,268 @@
+/* The backward pass against finite differences of a reference in double, on a graph that has everything that goes wrong
+ * elsewhere: a layer applied twice, a residual, a frozen and an unused parameter; and post-accumulate callbacks. */
+#include "device.h"
+
+#include "base/random.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BATCH = 3, WIDTH = 5, CLASSES = 4, WEIGHTS = WIDTH * WIDTH, HEAD = CLASSES * WIDTH };
+
+/* h1 = tanh(W x + b); h2 = gelu(W h1 + b) + h1; y = V relu(h2) + c. W and b are used twice. */
+static struct fuse_graph *tied_graph(bool freezes_head)
+{
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const struct fuse_graph_api *api = fuse_graph_services();
+    const int64_t input[] = {BATCH, WIDTH}, square[] = {WIDTH, WIDTH}, width[] = {WIDTH};
+    const int64_t head[] = {CLASSES, WIDTH}, classes[] = {CLASSES}, unused[] = {7};
+    const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.6, 0.6);
+    struct fuse_graph *graph = NULL;
+    assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
+    struct fuse_tensor *w = api->parameter(graph, "w", 2, square, &init);
+    struct fuse_tensor *b = api->parameter(graph, "b", 1, width, &init);
+    (void)api->parameter(graph, "unused", 1, unused, &init);
+    struct fuse_tensor *v = api->parameter(graph, "v", 2, head, &init);
+    struct fuse_tensor *c = api->parameter(graph, "c", 1, classes, &init);
+    struct fuse_tensor *h1 = api->tanh(graph, api->linear(graph, fuse_graph_input(graph), w, b));
+    struct fuse_tensor *h2 = api->add(graph, api->gelu(graph, api->linear(graph, h1, w, b)), h1);
+    struct fuse_tensor *y = api->linear(graph, api->relu(graph, h2), v, c);
+    assert_int_equal(api->status(graph), FUSERUN_OK);
+    graph->output = y->index;
+    graph->parameters[v->parameter].is_frozen = freezes_head;
+    return graph;
+}
+
+struct reference {
+    double w[WEIGHTS], b[WIDTH], v[HEAD], c[CLASSES];
+    double x[BATCH * WIDTH];
+    int64_t classes[BATCH];
+};
+
+static void reference_linear(const double *w, const double *b, const double *x, int in, int out, double *y)
+{
+    for (int i = 0; i < out; i++) {
+        y[i] = b[i];
+        for (int j = 0; j < in; j++)
+            y[i] += w[i * in + j] * x[j];
+    }
+}
+
+/* Mean cross-entropy over the batch. */
+static double reference_loss(const struct reference *r)
+{
+    double loss = 0;
+    for (int n = 0; n < BATCH; n++) {
+        double h1[WIDTH], h2[WIDTH], y[CLASSES], sum = 0;
+        reference_linear(r->w, r->b, r->x + (ptrdiff_t)n * WIDTH, WIDTH, WIDTH, h1);
+        for (int i = 0; i < WIDTH; i++)
+            h1[i] = tanh(h1[i]);
+        reference_linear(r->w, r->b, h1, WIDTH, WIDTH, h2);
+        for (int i = 0; i < WIDTH; i++) {
+            h2[i] = 0.5 * h2[i] * (1 + erf(h2[i] / sqrt(2.0))) + h1[i];
+            h2[i] = h2[i] > 0 ? h2[i] : 0;
+        }
+        reference_linear(r->v, r->c, h2, WIDTH, CLASSES, y);
+        for (int i = 0; i < CLASSES; i++)
+            sum += exp(y[i]);
+        loss += log(sum) - y[r->classes[n]];
+    }
+    return loss / BATCH;
+}
+
+static void copy_in(double *to, const float *from, int count)
+{
+    for (int i = 0; i < count; i++)
+        to[i] = (double)from[i];
+}
+
+static void fill_batch(float *x, int64_t *classes)
+{
+    fuse_random_uniform(5, 1, 0, x, (size_t)BATCH * WIDTH);
+    for (int i = 0; i < BATCH * WIDTH; i++)
+        x[i] = 4 * x[i] - 2;
+    for (int n = 0; n < BATCH; n++)
+        classes[n] = (n * 3 + 1) % CLASSES;
+}
+
+/* Keeps what it is given; counts its calls. */
+struct taken {
+    float values[64];
+    int calls;
+    int64_t covered;
+    int order; /* of its last call among all */
+};
+static int call_order;
+
+static void take(void *user, const struct fuse_gradient *gradient)
+{
+    struct taken *taken = user;
+    memcpy(taken->values + gradient->first, gradient->values, (size_t)gradient->count * sizeof(float));
+    taken->calls++;
+    taken->covered += gradient->count;
+    taken->order = ++call_order;
+}
+
+static void attach(struct fuse_graph *graph, uint32_t parameter, enum fuse_gradient_form form,
+                   void (*callback)(void *, const struct fuse_gradient *), void *user)
+{
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const struct fuse_gradient_callback attached = {FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user), form, callback,
+                                                    user};
+    assert_int_equal(fuse_graph_attach(graph, parameter, &attached, &error), FUSERUN_OK);
+}
+
+static void check_gradient(struct reference *reference, double *values, const float *gradient, int count)
+{
+    for (int i = 0; i < count; i++) {
+        const double kept = values[i], step = 1e-5;
+        values[i] = kept + step;
+        const double above = reference_loss(reference);
+        values[i] = kept - step;
+        const double below = reference_loss(reference);
+        values[i] = kept;
+        const double expected = (above - below) / (2 * step);
+        /* float32 through about 30 operations of size 1; the central difference itself is good to 1e-9 */
+        assert_true(fabs((double)gradient[i] - expected) < 64 * 1.2e-7);
+    }
+}
+
+static void gradients_equal_finite_differences(void **state)
+{
+    (void)state;
+    struct taken taken[5];
+    memset(taken, 0, sizeof taken);
+    struct fuse_graph *graph = tied_graph(false);
+    for (uint32_t p = 0; p < graph->parameter_count; p++)
+        attach(graph, p, p % 2 == 0 ? FUSERUN_GRADIENT_WHOLE : FUSERUN_GRADIENT_PANELS, take, &taken[p]);
+    struct rig rig;
+    rig_up(&rig, graph, 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FUSED, NULL, NULL, 0);
+    float x[BATCH * WIDTH];
+    struct reference reference;
+    fill_batch(x, reference.classes);
+    copy_in(reference.x, x, BATCH * WIDTH);
+    copy_in(reference.w, rig_parameter(&rig, "w"), WEIGHTS);
+    copy_in(reference.b, rig_parameter(&rig, "b"), WIDTH);
+    copy_in(reference.v, rig_parameter(&rig, "v"), HEAD);
+    copy_in(reference.c, rig_parameter(&rig, "c"), CLASSES);
+    rig_update(&rig, x, reference.classes, 1.0 / BATCH);
+    assert_true(fabs(rig.statistics[0] / BATCH - reference_loss(&reference)) < 1e-6);
+    check_gradient(&reference, reference.w, taken[0].values, WEIGHTS);
+    check_gradient(&reference, reference.b, taken[1].values, WIDTH);
+    check_gradient(&reference, reference.v, taken[3].values, HEAD);
+    check_gradient(&reference, reference.c, taken[4].values, CLASSES);
+    assert_int_equal(taken[0].calls, 1); /* tied: once, after both contributions */
+    assert_int_equal(taken[1].calls, 1);
+    assert_int_equal(taken[2].calls, 0); /* unused */
+    assert_int_equal(taken[3].covered, HEAD);
+    rig_down(&rig);
+}
+
+static void a_frozen_weight_gets_no_gradient_but_passes_it_on(void **state)
+{
+    (void)state;
+    struct taken head, first;
+    memset(&head, 0, sizeof head);
+    memset(&first, 0, sizeof first);
+    struct fuse_graph *graph = tied_graph(true);
+    attach(graph, 0, FUSERUN_GRADIENT_WHOLE, take, &first);
+    attach(graph, 3, FUSERUN_GRADIENT_WHOLE, take, &head);
+    struct rig rig;
+    rig_up(&rig, graph, 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FUSED, NULL, NULL, 0);
+    float x[BATCH * WIDTH];
+    struct reference reference;
+    fill_batch(x, reference.classes);
+    copy_in(reference.x, x, BATCH * WIDTH);
+    copy_in(reference.w, rig_parameter(&rig, "w"), WEIGHTS);
+    copy_in(reference.b, rig_parameter(&rig, "b"), WIDTH);
+    copy_in(reference.v, rig_parameter(&rig, "v"), HEAD);
+    copy_in(reference.c, rig_parameter(&rig, "c"), CLASSES);
+    rig_update(&rig, x, reference.classes, 1.0 / BATCH);
+    check_gradient(&reference, reference.w, first.values, WEIGHTS);
+    assert_int_equal(head.calls, 0);
+    assert_false(fuse_program_reaches(rig.program, 3));
+    rig_down(&rig);
+}
+
+/* Callbacks see the old weight, run in the order they were attached, and the optimizer, attached last, sees what they
+ * made of the gradient. */
+static void halve(void *user, const struct fuse_gradient *gradient)
+{
+    (void)user;
+    for (int64_t i = 0; i < gradient->count; i++)
+        gradient->values[i] *= 0.5f;
+}
+
+static void callbacks_run_in_order_before_the_optimizer(void **state)
+{
+    (void)state;
+    const enum fuse_mode modes[] = {FUSE_MODE_FUSED, FUSE_MODE_PER_PARAM, FUSE_MODE_FOREACH};
+    const enum fuse_gradient_form forms[] = {FUSERUN_GRADIENT_PANELS, FUSERUN_GRADIENT_WHOLE};
+    for (size_t m = 0; m < 3; m++)
+        for (size_t f = 0; f < 2; f++) {
+            struct taken before, after;
+            memset(&before, 0, sizeof before);
+            memset(&after, 0, sizeof after);
+            struct fuse_graph *graph = tied_graph(false);
+            attach(graph, 3, forms[f], take, &before);
+            attach(graph, 3, forms[f], halve, NULL);
+            attach(graph, 3, forms[f], take, &after);
+            struct rig rig;
+            const char *const pairs[] = {"lr=1"};
+            rig_up(&rig, graph, 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "sgd", pairs, 1);
+            float x[BATCH * WIDTH], old[HEAD];
+            int64_t classes[BATCH];
+            fill_batch(x, classes);
+            memcpy(old, rig_parameter(&rig, "v"), sizeof old);
+            rig_update(&rig, x, classes, 1.0 / BATCH);
+            assert_true(before.order < after.order);
+            for (int i = 0; i < HEAD; i++) {
+                assert_float_equal(after.values[i], before.values[i] * 0.5f, 0);
+                assert_float_equal(rig_parameter(&rig, "v")[i], old[i] - after.values[i], 1e-7);
+            }
+            rig_down(&rig);
+        }
+}
+
+static void mistakes_of_a_model_stick_and_name_themselves(void **state)
+{
+    (void)state;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const struct fuse_graph_api *api = fuse_graph_services();
+    const int64_t input[] = {2, 3}, weight[] = {4, 5};
+    struct fuse_graph *graph = NULL;
+    assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
+    struct fuse_tensor *w = api->parameter(graph, "w", 2, weight, NULL);
+    assert_null(api->linear(graph, fuse_graph_input(graph), w, NULL));
+    assert_string_equal(graph->error.text, "'w' takes 5 inputs, but gets 3");
+    assert_null(api->relu(graph, NULL)); /* the first mistake stays */
+    assert_string_equal(graph->error.text, "'w' takes 5 inputs, but gets 3");
+    assert_null(api->parameter(graph, "w", 2, weight, NULL));
+    fuse_graph_free(&graph);
+    const int64_t none[] = {0, 3}, huge[] = {INT64_C(1) << 40, INT64_C(1) << 40};
+    assert_int_equal(fuse_graph_new(2, none, &graph, &error), FUSERUN_ERROR_CONFIG);
+    assert_int_equal(fuse_graph_new(2, huge, &graph, &error), FUSERUN_ERROR_CONFIG);
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    device_close_all();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_equal_finite_differences),
+        cmocka_unit_test(a_frozen_weight_gets_no_gradient_but_passes_it_on),
+        cmocka_unit_test(callbacks_run_in_order_before_the_optimizer),
+        cmocka_unit_test(mistakes_of_a_model_stick_and_name_themselves),
+    };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
