@@ -298,7 +298,7 @@ build_tree() {
         configure_afresh=yes
     fi
     for attempt in 1 2 3; do
-        if [ "$stamp" != "$what" ] || [ ! -e "$folder/build.ninja" ]; then
+        if [ "$stamp" != "$what" ] || [ ! -s "$folder/build.ninja" ]; then
             # shellcheck disable=SC2086 # a list of levels
             install_missing $levels || return 1
             configure "$folder" "$what" "$@" || return 1
