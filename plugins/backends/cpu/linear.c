@@ -221,7 +221,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
         .b_row = k,
         .b_column = 1,
         .accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
-        .worker_count = cpu->thread_count < panel_count ? cpu->thread_count : (int)panel_count,
+        .worker_count = panel_count > 1 ? cpu->thread_count : 1,
     };
     int status = fuse_product_create(cpu->products, &shape, &self->product, error);
     self->workspace_bytes = status == FUSERUN_OK ? fuse_product_workspace_bytes(self->product) : 0;

@@ -1,0 +1,196 @@
+#include "rig.h"
+
+#include "base/random.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GUARD_BYTES 128
+#define GUARD_VALUE 0xa5
+
+static void log_line(enum fuse_log_level level, const char *format, ...)
+{
+    va_list arguments;
+    (void)level;
+    va_start(arguments, format);
+    vfprintf(stderr, format, arguments);
+    va_end(arguments);
+    fputc('\n', stderr);
+}
+
+static const struct fuse_host host = {
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, fail),
+    .abi_major = FUSERUN_ABI_MAJOR,
+    .abi_minor = FUSERUN_ABI_MINOR,
+    .log = log_line,
+    .fail = fuse_fail,
+};
+
+static const struct fuse_backend *load_backend(void)
+{
+    static const struct fuse_backend *backend;
+    if (backend != NULL)
+        return backend;
+    void *const library = dlopen(FUSE_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL)
+        fail_msg("%s", dlerror());
+    void *const symbol = dlsym(library, FUSERUN_ENTRY_NAME);
+    assert_non_null(symbol);
+    fuse_plugin_entry *entry;
+    memcpy(&entry, &symbol, sizeof(entry));
+    const struct fuse_plugin *const plugin = entry(&host);
+    assert_non_null(plugin);
+    assert_string_equal(plugin->name, "cpu");
+    assert_int_equal(plugin->component_count, 1);
+    assert_int_equal(plugin->components[0].kind, FUSERUN_KIND_BACKEND);
+    backend = plugin->components[0].api;
+    return backend;
+}
+
+void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count)
+{
+    *rig = (struct fuse_rig){.backend = load_backend(), .error = FUSE_ERROR_INIT};
+    const struct fuse_backend_options options = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, precision),
+                                                 .thread_count = thread_count,
+                                                 .precision = FUSERUN_FLOAT32};
+    assert_int_equal(rig->backend->device_count(&host, &rig->error), 1);
+    if (rig->backend->open(&host, &options, &rig->instance, &rig->error) != FUSERUN_OK)
+        fail_msg("%s", rig->error.text);
+    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    rig->backend->describe(rig->instance, &info);
+    rig->worker_count = info.worker_count;
+    assert_string_equal(info.name, "cpu");
+    assert_true(strlen(info.description) > 0);
+}
+
+void fuse_rig_close(struct fuse_rig *rig)
+{
+    rig->backend->close(rig->instance);
+    rig->instance = NULL;
+}
+
+void *fuse_guarded_new(size_t bytes)
+{
+    const size_t whole = (bytes + 2 * GUARD_BYTES + 63) / 64 * 64;
+    unsigned char *const base = aligned_alloc(64, whole);
+    assert_non_null(base);
+    memset(base, GUARD_VALUE, whole);
+    memset(base + GUARD_BYTES, 0xff, bytes);
+    return base + GUARD_BYTES;
+}
+
+void fuse_guarded_check(const void *data, size_t bytes)
+{
+    const unsigned char *const at = data;
+    for (size_t i = 1; i <= GUARD_BYTES; i++)
+        if (*(at - i) != GUARD_VALUE)
+            fail_msg("written %zu bytes before the memory", i);
+    for (size_t i = 0; i < GUARD_BYTES; i++)
+        if (at[bytes + i] != GUARD_VALUE)
+            fail_msg("written %zu bytes past the memory", i);
+}
+
+void fuse_guarded_free(void *data, size_t bytes)
+{
+    fuse_guarded_check(data, bytes);
+    free((unsigned char *)data - GUARD_BYTES);
+}
+
+float *fuse_random_floats(uint64_t seed, int64_t count, double size)
+{
+    float *const values = fuse_guarded_new((size_t)count * sizeof(float));
+    fuse_random_uniform(seed, 7, 0, values, (size_t)count);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(((double)values[i] * 2.0 - 1.0) * size);
+    return values;
+}
+
+double *fuse_to_doubles(const float *values, int64_t count)
+{
+    double *const result = malloc((size_t)count * sizeof(double));
+    assert_non_null(result);
+    for (int64_t i = 0; i < count; i++)
+        result[i] = (double)values[i];
+    return result;
+}
+
+struct fuse_operand fuse_operand_of(uint32_t dtype, uint32_t rank, int64_t a, int64_t b, int64_t c)
+{
+    return (struct fuse_operand){.dtype = dtype, .rank = rank, .shape = {a, b, c}};
+}
+
+struct fuse_op fuse_op_new(uint32_t kind, uint32_t flags)
+{
+    return (struct fuse_op){.struct_size = FUSERUN_STRUCT_SIZE(fuse_op, numbers), .kind = kind, .flags = flags};
+}
+
+void fuse_op_add_input(struct fuse_op *op, struct fuse_operand operand)
+{
+    op->inputs[op->input_count++] = operand;
+}
+
+void fuse_op_add_output(struct fuse_op *op, struct fuse_operand operand)
+{
+    op->outputs[op->output_count++] = operand;
+}
+
+void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *const *inputs, void *const *outputs,
+                  const double *scalars, const struct fuse_panel_hook *hook)
+{
+    struct fuse_kernel *kernel = NULL;
+    struct fuse_kernel_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes)};
+    if (rig->backend->compile(rig->instance, op, &kernel, &info, &rig->error) != FUSERUN_OK)
+        fail_msg("compile: %s", rig->error.text);
+    void *const workspace = fuse_guarded_new(info.workspace_bytes);
+    void *pointers[FUSERUN_MAX_OPERANDS] = {NULL};
+    for (uint32_t i = 0; i < op->input_count; i++)
+        memcpy(&pointers[i], &inputs[i], sizeof(pointers[i]));
+    const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel),
+                                          .inputs = pointers,
+                                          .outputs = outputs,
+                                          .workspace = workspace,
+                                          .scalars = scalars,
+                                          .panel = hook};
+    if (rig->backend->run(rig->instance, kernel, &call, &rig->error) != FUSERUN_OK)
+        fail_msg("run: %s", rig->error.text);
+    fuse_guarded_free(workspace, info.workspace_bytes);
+    rig->backend->discard(rig->instance, kernel);
+}
+
+int fuse_rig_compile_status(struct fuse_rig *rig, const struct fuse_op *op)
+{
+    struct fuse_kernel *kernel = NULL;
+    struct fuse_kernel_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes)};
+    const int status = rig->backend->compile(rig->instance, op, &kernel, &info, &rig->error);
+    if (status == FUSERUN_OK)
+        rig->backend->discard(rig->instance, kernel);
+    else
+        assert_null(kernel);
+    return status;
+}
+
+void fuse_rig_info(struct fuse_rig *rig, const struct fuse_op *op, struct fuse_kernel_info *info)
+{
+    struct fuse_kernel *kernel = NULL;
+    *info = (struct fuse_kernel_info){.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes)};
+    if (rig->backend->compile(rig->instance, op, &kernel, info, &rig->error) != FUSERUN_OK)
+        fail_msg("compile: %s", rig->error.text);
+    rig->backend->discard(rig->instance, kernel);
+}
+
+void fuse_assert_close(const char *what, int64_t count, const float *got, const double *expected, const double *bound)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (!(fabs((double)got[i] - expected[i]) <= bound[i]))
+            fail_msg("%s: element %lld is %.9g, expected %.9g within %.3g", what, (long long)i, (double)got[i],
+                     expected[i], bound[i]);
+}
+
+void fuse_bound_from_magnitude(int64_t count, double *magnitude, int64_t terms)
+{
+    for (int64_t i = 0; i < count; i++)
+        magnitude[i] = ((double)terms + 8.0) * FUSE_EPS * magnitude[i] + 1e-44;
+}

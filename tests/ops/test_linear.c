@@ -1,0 +1,410 @@
+/* LINEAR and its gradients against the reference, over odd shapes, batches and numbers of threads. */
+#include "rig.h"
+
+#include "reference.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define THREAD_SETS 3
+
+static struct fuse_rig rigs[THREAD_SETS]; /* 1, 2 and 3 threads */
+
+static int open_rigs(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < THREAD_SETS; i++)
+        fuse_rig_open(&rigs[i], i + 1);
+    return 0;
+}
+
+static int close_rigs(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < THREAD_SETS; i++)
+        fuse_rig_close(&rigs[i]);
+    return 0;
+}
+
+struct shape {
+    int64_t batch, n, k;
+};
+
+/* The last ones have several panels, of which the last is shorter or not; tiny, narrow and wide ones go other ways. */
+static const struct shape shapes[] = {
+    {1, 1, 1},     {2, 1, 3},     {1, 3, 7},     {8, 7, 1},      {31, 1, 17},     {3, 17, 64},    {8, 10, 128},
+    {32, 128, 64}, {31, 65, 129}, {1, 257, 197}, {31, 197, 257}, {2, 33, 1000},   {7, 1000, 33},  {40, 48, 16},
+    {65, 96, 96},  {8, 300, 700}, {1, 300, 700}, {31, 272, 513}, {197, 264, 257}, {5, 24, 70001}, {33, 2048, 64},
+};
+#define SHAPE_COUNT (sizeof(shapes) / sizeof(shapes[0]))
+
+/* One shape's numbers. The count of x is batch * k, and so on. */
+struct numbers {
+    struct shape s;
+    int64_t x_count, w_count, y_count;
+    float *x, *w, *b, *dy;
+    double *x64, *w64, *b64, *dy64;
+};
+
+static void make_numbers(struct numbers *numbers, const struct shape *shape)
+{
+    *numbers = (struct numbers){.s = *shape,
+                                .x_count = shape->batch * shape->k,
+                                .w_count = shape->n * shape->k,
+                                .y_count = shape->batch * shape->n};
+    numbers->x = fuse_random_floats(1, numbers->x_count, 2.0);
+    numbers->w = fuse_random_floats(2, numbers->w_count, 0.5);
+    numbers->b = fuse_random_floats(3, shape->n, 1.0);
+    numbers->dy = fuse_random_floats(4, numbers->y_count, 0.1);
+    numbers->x64 = fuse_to_doubles(numbers->x, numbers->x_count);
+    numbers->w64 = fuse_to_doubles(numbers->w, numbers->w_count);
+    numbers->b64 = fuse_to_doubles(numbers->b, shape->n);
+    numbers->dy64 = fuse_to_doubles(numbers->dy, numbers->y_count);
+}
+
+static void free_numbers(struct numbers *numbers)
+{
+    fuse_guarded_free(numbers->x, (size_t)numbers->x_count * sizeof(float));
+    fuse_guarded_free(numbers->w, (size_t)numbers->w_count * sizeof(float));
+    fuse_guarded_free(numbers->b, (size_t)numbers->s.n * sizeof(float));
+    fuse_guarded_free(numbers->dy, (size_t)numbers->y_count * sizeof(float));
+    free(numbers->x64);
+    free(numbers->w64);
+    free(numbers->b64);
+    free(numbers->dy64);
+}
+
+static double *new_doubles(int64_t count)
+{
+    double *const values = calloc((size_t)count, sizeof(double));
+    assert_non_null(values);
+    return values;
+}
+
+static float *new_output(int64_t count, float fill)
+{
+    float *const values = fuse_guarded_new((size_t)count * sizeof(float));
+    for (int64_t i = 0; i < count && fill == fill; i++)
+        values[i] = fill;
+    return values;
+}
+
+static struct fuse_operand matrix(int64_t rows, int64_t columns)
+{
+    return fuse_operand_of(FUSERUN_FLOAT32, 2, rows, columns, 0);
+}
+
+static struct fuse_op linear_op(const struct shape *s, bool has_bias)
+{
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR, 0);
+    fuse_op_add_input(&op, matrix(s->batch, s->k));
+    fuse_op_add_input(&op, matrix(s->n, s->k));
+    if (has_bias)
+        fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 1, s->n, 0, 0));
+    fuse_op_add_output(&op, matrix(s->batch, s->n));
+    return op;
+}
+
+static struct fuse_op dx_op(const struct shape *s, uint32_t flags)
+{
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DX, flags);
+    fuse_op_add_input(&op, matrix(s->batch, s->n));
+    fuse_op_add_input(&op, matrix(s->n, s->k));
+    fuse_op_add_output(&op, matrix(s->batch, s->k));
+    return op;
+}
+
+static struct fuse_op dw_op(const struct shape *s, uint32_t flags)
+{
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DW, flags);
+    fuse_op_add_input(&op, matrix(s->batch, s->n));
+    fuse_op_add_input(&op, matrix(s->batch, s->k));
+    fuse_op_add_output(&op, matrix(s->n, s->k));
+    return op;
+}
+
+static struct fuse_op db_op(const struct shape *s, uint32_t flags)
+{
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DB, flags);
+    fuse_op_add_input(&op, matrix(s->batch, s->n));
+    fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT32, 1, s->n, 0, 0));
+    return op;
+}
+
+/* Runs with every number of threads, on outputs filled with `fill` (NaN: left as NaN), and compares with the reference
+ * plus what was there; must_equal: the same bits for every number of threads. */
+static void check(const char *what, const struct fuse_op *op, const void *const *inputs, int64_t count,
+                  const double *expected, const double *bound, float fill, bool must_equal)
+{
+    float *first = NULL;
+    double *const sum = new_doubles(count);
+    for (int64_t i = 0; i < count; i++)
+        sum[i] = expected[i] + (fill == fill ? (double)fill : 0.0);
+    for (int t = 0; t < THREAD_SETS; t++) {
+        float *const out = new_output(count, fill);
+        void *const outputs[] = {out};
+        fuse_rig_run(&rigs[t], op, inputs, outputs, NULL, NULL);
+        fuse_assert_close(what, count, out, sum, bound);
+        if (must_equal && first != NULL && memcmp(first, out, (size_t)count * sizeof(float)) != 0)
+            fail_msg("%s: %d threads give other bits than 1", what, t + 1);
+        if (first == NULL)
+            first = out;
+        else
+            fuse_guarded_free(out, (size_t)count * sizeof(float));
+    }
+    fuse_guarded_free(first, (size_t)count * sizeof(float));
+    free(sum);
+}
+
+#define NOT_FILLED ((float)(0.0f / zero))
+static volatile float zero = 0.0f;
+
+static void test_forward(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *const s = &shapes[i];
+        struct numbers numbers;
+        make_numbers(&numbers, s);
+        for (int bias = 0; bias < 3; bias++) { /* none, declared but NULL, there */
+            const struct fuse_op op = linear_op(s, bias > 0);
+            const void *const inputs[] = {numbers.x, numbers.w, bias == 2 ? numbers.b : NULL};
+            double *const y = new_doubles(numbers.y_count), *const bound = new_doubles(numbers.y_count);
+            fuse_reference_linear(s->batch, s->n, s->k, numbers.x64, numbers.w64, bias == 2 ? numbers.b64 : NULL, y,
+                                  bound);
+            fuse_bound_from_magnitude(numbers.y_count, bound, s->k + 1);
+            check("linear", &op, inputs, numbers.y_count, y, bound, NOT_FILLED, false);
+            free(y);
+            free(bound);
+        }
+        free_numbers(&numbers);
+    }
+}
+
+static void test_input_gradient(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *const s = &shapes[i];
+        struct numbers numbers;
+        make_numbers(&numbers, s);
+        double *const dx = new_doubles(numbers.x_count), *const bound = new_doubles(numbers.x_count);
+        const void *const inputs[] = {numbers.dy, numbers.w};
+        fuse_reference_linear_dx(s->batch, s->n, s->k, numbers.dy64, numbers.w64, dx, bound);
+        for (int64_t j = 0; j < numbers.x_count; j++)
+            bound[j] += 1.5;
+        fuse_bound_from_magnitude(numbers.x_count, bound, s->n + 1);
+        const struct fuse_op op = dx_op(s, 0), op_add = dx_op(s, FUSERUN_OP_ACCUMULATE);
+        check("linear_dx added", &op_add, inputs, numbers.x_count, dx, bound, 1.5f, false);
+        fuse_reference_linear_dx(s->batch, s->n, s->k, numbers.dy64, numbers.w64, dx, bound);
+        fuse_bound_from_magnitude(numbers.x_count, bound, s->n);
+        check("linear_dx", &op, inputs, numbers.x_count, dx, bound, NOT_FILLED, false);
+        free(dx);
+        free(bound);
+        free_numbers(&numbers);
+    }
+}
+
+/* Collects panels into a whole gradient. */
+struct collector {
+    float *whole; /* (n, k) */
+    int64_t k;
+    int seen[4096]; /* by first row */
+};
+
+static void collect(void *user, int64_t row_begin, int64_t row_end, float *gradient)
+{
+    struct collector *const self = user;
+    memcpy(self->whole + row_begin * self->k, gradient, (size_t)((row_end - row_begin) * self->k) * sizeof(float));
+    __atomic_add_fetch(&self->seen[row_begin % 4096], 1, __ATOMIC_RELAXED);
+    memset(gradient, 0xff, (size_t)((row_end - row_begin) * self->k) * sizeof(float)); /* it is ours to spoil */
+}
+
+static void check_panels(const struct shape *s, const void *const *inputs, const float *whole)
+{
+    static struct collector collector;
+    const size_t bytes = (size_t)(s->n * s->k) * sizeof(float);
+    const struct fuse_op op = dw_op(s, FUSERUN_OP_PANELS);
+    for (int t = 0; t < THREAD_SETS; t++) {
+        struct fuse_kernel_info info;
+        fuse_rig_info(&rigs[t], &op, &info);
+        const size_t panel_bytes = ((size_t)(info.panel_rows * s->k) * sizeof(float) + 63) / 64 * 64;
+        const size_t scratch_bytes = panel_bytes * rigs[t].worker_count;
+        assert_int_equal(info.panel_count, (s->n + info.panel_rows - 1) / info.panel_rows);
+        collector = (struct collector){.whole = fuse_guarded_new(bytes), .k = s->k};
+        void *const scratch = fuse_guarded_new(scratch_bytes);
+        void *const outputs[] = {scratch};
+        const struct fuse_panel_hook hook = {collect, &collector};
+        fuse_rig_run(&rigs[t], &op, inputs, outputs, NULL, &hook);
+        fuse_guarded_free(scratch, scratch_bytes);
+        int panels = 0;
+        for (size_t i = 0; i < sizeof(collector.seen) / sizeof(collector.seen[0]); i++)
+            panels += collector.seen[i];
+        assert_int_equal(panels, info.panel_count);
+        if (memcmp(collector.whole, whole, bytes) != 0)
+            fail_msg("linear_dw (%lld, %lld, %lld): panels on %d threads give other bits than the whole",
+                     (long long)s->batch, (long long)s->n, (long long)s->k, t + 1);
+        fuse_guarded_free(collector.whole, bytes);
+    }
+}
+
+static void test_weight_gradient(void **state)
+{
+    (void)state;
+    int many = 0;
+    for (size_t i = 0; i < SHAPE_COUNT; i++) {
+        const struct shape *const s = &shapes[i];
+        struct numbers numbers;
+        make_numbers(&numbers, s);
+        double *const dw = new_doubles(numbers.w_count), *const bound = new_doubles(numbers.w_count);
+        const void *const inputs[] = {numbers.dy, numbers.x};
+        fuse_reference_linear_dw(s->batch, s->n, s->k, numbers.dy64, numbers.x64, dw, bound);
+        for (int64_t j = 0; j < numbers.w_count; j++)
+            bound[j] += 0.25;
+        fuse_bound_from_magnitude(numbers.w_count, bound, s->batch + 1);
+        const struct fuse_op op = dw_op(s, 0), op_add = dw_op(s, FUSERUN_OP_ACCUMULATE);
+        check("linear_dw added", &op_add, inputs, numbers.w_count, dw, bound, -0.25f, true);
+        fuse_reference_linear_dw(s->batch, s->n, s->k, numbers.dy64, numbers.x64, dw, bound);
+        fuse_bound_from_magnitude(numbers.w_count, bound, s->batch);
+        check("linear_dw", &op, inputs, numbers.w_count, dw, bound, NOT_FILLED, true);
+
+        float *const whole = new_output(numbers.w_count, NOT_FILLED);
+        void *const outputs[] = {whole};
+        struct fuse_kernel_info info;
+        fuse_rig_info(&rigs[1], &op, &info);
+        many += info.panel_count > 1;
+        fuse_rig_run(&rigs[1], &op, inputs, outputs, NULL, NULL);
+        check_panels(s, inputs, whole);
+        fuse_guarded_free(whole, (size_t)numbers.w_count * sizeof(float));
+        free(dw);
+        free(bound);
+        free_numbers(&numbers);
+    }
+    assert_true(many >= 4); /* else this tests no panels */
+}
+
+/* Panels depend on the weight's shape alone, and a small weight is one. */
+static void test_panel_sizes(void **state)
+{
+    (void)state;
+    struct fuse_kernel_info a, b;
+    const struct fuse_op one = dw_op(&(struct shape){1, 4096, 1024}, 0);
+    const struct fuse_op batch = dw_op(&(struct shape){197, 4096, 1024}, FUSERUN_OP_PANELS);
+    fuse_rig_info(&rigs[0], &one, &a);
+    fuse_rig_info(&rigs[2], &batch, &b);
+    assert_int_equal(a.panel_rows, b.panel_rows);
+    assert_int_equal(a.panel_count, b.panel_count);
+    assert_in_range((uintmax_t)(a.panel_rows * 1024 * 4), 256 << 10, 1 << 20);
+    const struct fuse_op small = dw_op(&(struct shape){32, 128, 64}, 0);
+    fuse_rig_info(&rigs[2], &small, &a);
+    assert_int_equal(a.panel_count, 1);
+    assert_int_equal(a.panel_rows, 128);
+}
+
+static void test_bias_gradient(void **state)
+{
+    (void)state;
+    static const struct shape extra[] = {{3000, 300, 1}, {5000, 3, 1}, {1, 5000, 1}};
+    for (size_t i = 0; i < SHAPE_COUNT + 3; i++) {
+        const struct shape *const s = i < SHAPE_COUNT ? &shapes[i] : &extra[i - SHAPE_COUNT];
+        struct numbers numbers;
+        make_numbers(&numbers, s);
+        double *const db = new_doubles(s->n), *const bound = new_doubles(s->n);
+        const void *const inputs[] = {numbers.dy};
+        fuse_reference_linear_db(s->batch, s->n, numbers.dy64, db, bound);
+        for (int64_t j = 0; j < s->n; j++) /* summed in double: one rounding, whatever the batch */
+            bound[j] = FUSE_EPS * (1.0 + bound[j]);
+        const struct fuse_op op = db_op(s, 0), op_add = db_op(s, FUSERUN_OP_ACCUMULATE);
+        check("linear_db", &op, inputs, s->n, db, bound, NOT_FILLED, true);
+        check("linear_db added", &op_add, inputs, s->n, db, bound, 0.75f, true);
+        free(db);
+        free(bound);
+        free_numbers(&numbers);
+    }
+}
+
+/* A leading dimension counts as rows: (2, 3, k) is (6, k). */
+static void test_leading_dimensions(void **state)
+{
+    (void)state;
+    float x[6 * 5], w[4 * 5], y[6 * 4];
+    double x64[6 * 5], w64[4 * 5], y64[6 * 4], bound[6 * 4];
+    for (int i = 0; i < 30; i++)
+        x64[i] = (double)(x[i] = (float)(i % 7) - 3.0f);
+    for (int i = 0; i < 20; i++)
+        w64[i] = (double)(w[i] = (float)(i % 5) - 2.0f);
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR, 0);
+    fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 3, 2, 3, 5));
+    fuse_op_add_input(&op, matrix(4, 5));
+    fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT32, 3, 2, 3, 4));
+    const void *const inputs[] = {x, w};
+    void *const outputs[] = {y};
+    fuse_rig_run(&rigs[1], &op, inputs, outputs, NULL, NULL);
+    fuse_reference_linear(6, 4, 5, x64, w64, NULL, y64, bound);
+    fuse_bound_from_magnitude(24, bound, 5);
+    fuse_assert_close("linear (2, 3, 5)", 24, y, y64, bound);
+}
+
+static void expect_refusal(const struct fuse_op *op, int code, const char *text)
+{
+    rigs[0].error = (struct fuse_error)FUSE_ERROR_INIT;
+    assert_int_equal(fuse_rig_compile_status(&rigs[0], op), code);
+    assert_int_equal(rigs[0].error.code, code);
+    if (strstr(rigs[0].error.text, text) == NULL)
+        fail_msg("the message lacks '%s': %s", text, rigs[0].error.text);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    const struct shape s = {4, 3, 2};
+    struct fuse_op op = linear_op(&s, true);
+    op.inputs[1].shape[1] = 5;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "op linear: the shapes do not fit");
+    op = linear_op(&s, true);
+    op.inputs[2].shape[0] = 5;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+    op = linear_op(&s, false);
+    op.outputs[0].shape[0] = 5;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+    op = linear_op(&s, false);
+    op.inputs[0].shape[0] = 0;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "dimension 0 of input 0 is 0");
+    op = linear_op(&s, false);
+    op.inputs[0].rank = FUSERUN_MAX_DIMS + 1;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "dimensions");
+    op = linear_op(&s, false);
+    op.inputs[0].shape[0] = op.outputs[0].shape[0] = INT64_MAX / 4;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "dimension");
+    op = linear_op(&s, false);
+    op.inputs[1].dtype = FUSERUN_BFLOAT16;
+    expect_refusal(&op, FUSERUN_ERROR_UNSUPPORTED, "dtype");
+    op = linear_op(&s, false);
+    op.flags = FUSERUN_OP_ACCUMULATE;
+    expect_refusal(&op, FUSERUN_ERROR_UNSUPPORTED, "flags");
+    op = linear_op(&s, false);
+    op.input_count = 1;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "1 inputs");
+    op.kind = 999;
+    expect_refusal(&op, FUSERUN_ERROR_UNSUPPORTED, "op 999");
+    op = dw_op(&s, FUSERUN_OP_ACCUMULATE | FUSERUN_OP_PANELS);
+    expect_refusal(&op, FUSERUN_ERROR_UNSUPPORTED, "flags");
+    op = dw_op(&s, 0);
+    op.inputs[1].shape[0] = 9;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+    op = db_op(&s, 0);
+    op.outputs[0].shape[0] = 9;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forward),         cmocka_unit_test(test_input_gradient),
+        cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_panel_sizes),
+        cmocka_unit_test(test_bias_gradient),   cmocka_unit_test(test_leading_dimensions),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests(tests, open_rigs, close_rigs);
+}
