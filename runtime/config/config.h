@@ -43,6 +43,8 @@ struct fuse_resolver {
     int (*find)(void *user, enum fuse_kind kind, const char *name, const struct fuse_component **component,
                 const char **file, struct fuse_error *error);
     void *user;
+    /* Optional: true for a plugin file that comes with fuserun, which resolved configs name without its folder. */
+    bool (*is_standard)(void *user, const char *file);
 };
 
 /* Merges the layers, expands ${}, checks every section and key against the core tables and the plugins' options, and

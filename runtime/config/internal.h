@@ -143,10 +143,15 @@ struct fuse_section {
 
     const struct fuse_component *component;
     const char *file;                    /* of the component */
+    bool is_file_written;                /* rather than the name, in the resolved config */
     const struct fuse_layer *changed_by; /* the layer that last changed the plugin, or NULL */
-    bool is_plugin_unknown;
-    bool is_dropped;  /* by a later layer */
-    bool is_on_stack; /* while stages are followed */
+    bool is_plugin_unknown;              /* its keys cannot be judged */
+    bool is_misspelt;                    /* another section seems to be meant as this one, so it is not missing */
+    bool is_dropped;                     /* by a later layer */
+    bool is_reached;                     /* stages: something refers to it */
+    bool is_on_stack;                    /* while stages are followed */
+    const char *suggested[8];            /* keys that unknown ones seem to stand for, so they are not missing */
+    size_t suggested_count;
     enum fuse_progress plugin_progress, value_progress;
     struct fuse_options *options;
 };
