@@ -1,4 +1,4 @@
-/* The smallest optimizer: sign descent with momentum
+/* The smallest optimizer: sign descent with momentum (a running mean of 0 counts as negative)
  *
  *     m <- momentum m + (1 - momentum) g,    w <- w - lr sign(m)
  *

@@ -310,7 +310,7 @@ static int check(const struct fuse_plugin *given, const char *stem, struct fuse_
         FUSE_TRY(copy_component(checked, given, i, &components[i], error));
         for (uint32_t k = 0; k < i; k++) {
             if (components[k].kind == components[i].kind && strcmp(components[k].name, components[i].name) == 0)
-                return BROKEN("two components are a %s called '%s'", fuse_kind_name((enum fuse_kind)components[i].kind),
+                return BROKEN("two %ss are called '%s'", fuse_kind_name((enum fuse_kind)components[i].kind),
                               components[i].name);
         }
     }

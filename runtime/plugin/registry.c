@@ -80,7 +80,10 @@ static int load_once(struct fuse_registry *self, const char *file, const char *s
     const bool exists = stat(file, &info) == 0;
     for (size_t i = 0; exists && i < self->file_count; i++) {
         struct loaded *known = self->files[i];
-        if (known->device == info.st_dev && known->inode == info.st_ino) {
+        /* The name counts too: under another one the same file fails its check. */
+        const char *base = strrchr(known->file, '/') + 1;
+        if (known->device == info.st_dev && known->inode == info.st_ino && strlen(base) == strlen(stem) + 3 &&
+            strncmp(base, stem, strlen(stem)) == 0) {
             *record = known;
             return FUSERUN_OK;
         }
