@@ -47,20 +47,20 @@ static void check_case(const json_t *golden, const char *label)
     const json_t *base_json;
     json_array_foreach(json_object_get(golden, "bases"), group, base_json)
     {
-        const double base = json_real_value(base_json);
+        const double base = json_number_value(base_json);
         const json_t *const expected = json_array_get(json_object_get(golden, "lr"), group);
         assert_int_equal(json_array_size(expected), count);
         for (int64_t i = 0; i < count; i++)
-            assert_near(value_at(schedule, i * stride, base), json_real_value(json_array_get(expected, (size_t)i)),
+            assert_near(value_at(schedule, i * stride, base), json_number_value(json_array_get(expected, (size_t)i)),
                         1e-9 * base, label, i * stride);
     }
 
     const json_t *const momenta = json_object_get(golden, "momentum");
-    const double base = json_real_value(json_object_get(golden, "momentum_base"));
+    const double base = json_number_value(json_object_get(golden, "momentum_base"));
     for (int64_t i = 0; i < count; i++) {
         const double ours = momentum_at(schedule, i * stride, base);
         if (momenta != NULL)
-            assert_near(ours, json_real_value(json_array_get(momenta, (size_t)i)), 1e-9 * base, label, i * stride);
+            assert_near(ours, json_number_value(json_array_get(momenta, (size_t)i)), 1e-9 * base, label, i * stride);
         else
             assert_true(ours == base);
     }
