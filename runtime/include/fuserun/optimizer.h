@@ -59,7 +59,7 @@ enum fuse_optimizer_capability {
                                                panels of a gradient that never exists whole */
 };
 
-/* A contiguous piece of one parameter. [worker] */
+/* A contiguous piece of one parameter. Handed over in arrays, so this struct never grows. [worker] */
 struct fuse_slice {
     uint32_t struct_size;
     uint32_t state_count;
@@ -238,7 +238,7 @@ struct fuse_optimizer {
 
 /* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
 #define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \
-    FUSERUN_RULE_(name_, #states_, FUSERUN_COUNT_ states_, #scalars_, FUSERUN_COUNT_ scalars_,                        \
+    FUSERUN_RULE_(name_, FUSERUN_TEXT_(states_), FUSERUN_COUNT_ states_, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_,                        \
                   FUSERUN_EACH_(FUSERUN_STATE_PARAMETER_, states_), FUSERUN_EACH_(FUSERUN_STATE_ARGUMENT_, states_),  \
                   FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),                                                        \
                   FUSERUN_EACH_(FUSERUN_STATE_STORE_, states_), FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_),        \
@@ -246,7 +246,7 @@ struct fuse_optimizer {
 
 /* The same for a rule that keeps no state. */
 #define FUSERUN_RULE_STATELESS(name_, scalars_, ...)                                                                  \
-    FUSERUN_RULE_(name_, "()", 0, #scalars_, FUSERUN_COUNT_ scalars_, , , , ,                                         \
+    FUSERUN_RULE_(name_, "()", 0, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_, , , , ,                                         \
                   FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_), FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
 
 /* A plugin of one element-wise optimizer with one rule; name is the file's stem. */

@@ -1,0 +1,398 @@
+/* The binary layout that plugins rely on, on 64-bit machines: offset and size of every public field, the value of every
+ * public constant. A line here may only ever be added, at the end of its struct; one that must change means a new
+ * FUSERUN_ABI_MAJOR. */
+#include <fuserun/abi.h>
+#include <fuserun/backend.h>
+#include <fuserun/dataset.h>
+#include <fuserun/files.h>
+#include <fuserun/model.h>
+#include <fuserun/optimizer.h>
+#include <fuserun/scheduler.h>
+
+#define FIELD(type, field, offset, bytes)                                                                              \
+    _Static_assert(offsetof(struct type, field) == (offset), #type "." #field " has moved");                           \
+    _Static_assert(sizeof(((struct type *)0)->field) == (bytes), #type "." #field " has another size")
+#define VALUE(constant, value) _Static_assert((constant) == (value), #constant " has another value")
+
+#if __SIZEOF_POINTER__ == 8
+
+/* ---- abi.h ------------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_error, struct_size, 0, 4);
+FIELD(fuse_error, code, 4, 4);
+FIELD(fuse_error, key, 8, 96);
+FIELD(fuse_error, text, 104, 640);
+
+FIELD(fuse_option, struct_size, 0, 4);
+FIELD(fuse_option, type, 4, 4);
+FIELD(fuse_option, flags, 8, 4);
+FIELD(fuse_option, list_count, 12, 4);
+FIELD(fuse_option, key, 16, 8);
+FIELD(fuse_option, default_text, 24, 8);
+FIELD(fuse_option, range, 32, 8);
+FIELD(fuse_option, choices, 40, 8);
+FIELD(fuse_option, elements, 48, 8);
+FIELD(fuse_option, unit, 56, 8);
+FIELD(fuse_option, help, 64, 8);
+
+FIELD(fuse_host, struct_size, 0, 4);
+FIELD(fuse_host, abi_major, 4, 2);
+FIELD(fuse_host, abi_minor, 6, 2);
+FIELD(fuse_host, log, 8, 8);
+FIELD(fuse_host, fail, 16, 8);
+FIELD(fuse_host, option_is_set, 24, 8);
+FIELD(fuse_host, option_bool, 32, 8);
+FIELD(fuse_host, option_integer, 40, 8);
+FIELD(fuse_host, option_number, 48, 8);
+FIELD(fuse_host, option_text, 56, 8);
+FIELD(fuse_host, option_integers, 64, 8);
+FIELD(fuse_host, option_numbers, 72, 8);
+FIELD(fuse_host, option_texts, 80, 8);
+FIELD(fuse_host, schedule_create, 88, 8);
+FIELD(fuse_host, schedule_value, 96, 8);
+FIELD(fuse_host, schedule_momentum, 104, 8);
+FIELD(fuse_host, schedule_cycles_momentum, 112, 8);
+FIELD(fuse_host, random_uniform, 120, 8);
+FIELD(fuse_host, random_bits, 128, 8);
+FIELD(fuse_host, get_service, 136, 8);
+
+FIELD(fuse_abi, struct_size, 0, 4);
+FIELD(fuse_abi, magic, 4, 4);
+FIELD(fuse_abi, major, 8, 2);
+FIELD(fuse_abi, minor, 10, 2);
+FIELD(fuse_abi, requires_minor, 12, 2);
+FIELD(fuse_abi, max_dims, 14, 2);
+FIELD(fuse_abi, pointer_bytes, 16, 4);
+FIELD(fuse_abi, dtype_count, 20, 4);
+FIELD(fuse_abi, option_type_count, 24, 4);
+
+FIELD(fuse_component, struct_size, 0, 4);
+FIELD(fuse_component, kind, 4, 4);
+FIELD(fuse_component, name, 8, 8);
+FIELD(fuse_component, summary, 16, 8);
+FIELD(fuse_component, capabilities, 24, 8);
+FIELD(fuse_component, options, 32, 8);
+FIELD(fuse_component, option_count, 40, 4);
+FIELD(fuse_component, option_stride, 44, 4);
+FIELD(fuse_component, api, 48, 8);
+
+FIELD(fuse_plugin, struct_size, 0, 4);
+FIELD(fuse_plugin, abi, 4, 28);
+FIELD(fuse_plugin, name, 32, 8);
+FIELD(fuse_plugin, version, 40, 8);
+FIELD(fuse_plugin, license, 48, 8);
+FIELD(fuse_plugin, components, 56, 8);
+FIELD(fuse_plugin, component_count, 64, 4);
+FIELD(fuse_plugin, component_stride, 68, 4);
+
+/* ---- optimizer.h ------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_slice, struct_size, 0, 4);
+FIELD(fuse_slice, state_count, 4, 4);
+FIELD(fuse_slice, param, 8, 8);
+FIELD(fuse_slice, grad, 16, 8);
+FIELD(fuse_slice, states, 24, 8);
+FIELD(fuse_slice, scalars, 32, 8);
+FIELD(fuse_slice, count, 40, 8);
+FIELD(fuse_slice, first, 48, 8);
+
+FIELD(fuse_rule, struct_size, 0, 4);
+FIELD(fuse_rule, state_count, 4, 4);
+FIELD(fuse_rule, scalar_count, 8, 4);
+FIELD(fuse_rule, reserved, 12, 4);
+FIELD(fuse_rule, name, 16, 8);
+FIELD(fuse_rule, states, 24, 8);
+FIELD(fuse_rule, scalars, 32, 8);
+FIELD(fuse_rule, text, 40, 8);
+FIELD(fuse_rule, update_slice, 48, 8);
+FIELD(fuse_rule, update_foreach, 56, 8);
+
+FIELD(fuse_update, struct_size, 0, 4);
+FIELD(fuse_update, hyper_count, 4, 4);
+FIELD(fuse_update, hyper, 8, 8);
+FIELD(fuse_update, step, 16, 8);
+
+FIELD(fuse_optimizer, struct_size, 0, 4);
+FIELD(fuse_optimizer, rule_count, 4, 4);
+FIELD(fuse_optimizer, rules, 8, 8);
+FIELD(fuse_optimizer, check, 16, 8);
+FIELD(fuse_optimizer, select_rule, 24, 8);
+FIELD(fuse_optimizer, prepare, 32, 8);
+
+/* ---- scheduler.h ------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_schedule_context, struct_size, 0, 4);
+FIELD(fuse_schedule_context, unit_is_epoch, 4, 4);
+FIELD(fuse_schedule_context, length, 8, 8);
+FIELD(fuse_schedule_context, host_data, 16, 8);
+
+FIELD(fuse_schedule_query, struct_size, 0, 4);
+FIELD(fuse_schedule_query, group_index, 4, 4);
+FIELD(fuse_schedule_query, position, 8, 8);
+FIELD(fuse_schedule_query, base, 16, 8);
+FIELD(fuse_schedule_query, group, 24, 8);
+FIELD(fuse_schedule_query, option, 32, 8);
+
+FIELD(fuse_scheduler, struct_size, 0, 4);
+FIELD(fuse_scheduler, create, 8, 8);
+FIELD(fuse_scheduler, destroy, 16, 8);
+FIELD(fuse_scheduler, value, 24, 8);
+FIELD(fuse_scheduler, cycles_momentum, 32, 8);
+FIELD(fuse_scheduler, momentum, 40, 8);
+FIELD(fuse_scheduler, warn, 48, 8);
+
+/* ---- model.h ----------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_init, struct_size, 0, 4);
+FIELD(fuse_init, kind, 4, 4);
+FIELD(fuse_init, a, 8, 8);
+FIELD(fuse_init, b, 16, 8);
+
+FIELD(fuse_gradient, struct_size, 0, 4);
+FIELD(fuse_gradient, rank, 4, 4);
+FIELD(fuse_gradient, parameter, 8, 8);
+FIELD(fuse_gradient, shape, 16, 64);
+FIELD(fuse_gradient, values, 80, 8);
+FIELD(fuse_gradient, first, 88, 8);
+FIELD(fuse_gradient, count, 96, 8);
+FIELD(fuse_gradient, is_panel, 104, 4);
+
+FIELD(fuse_gradient_callback, struct_size, 0, 4);
+FIELD(fuse_gradient_callback, form, 4, 4);
+FIELD(fuse_gradient_callback, gradient, 8, 8);
+FIELD(fuse_gradient_callback, user, 16, 8);
+
+FIELD(fuse_graph_api, struct_size, 0, 4);
+FIELD(fuse_graph_api, parameter, 8, 8);
+FIELD(fuse_graph_api, linear, 16, 8);
+FIELD(fuse_graph_api, relu, 24, 8);
+FIELD(fuse_graph_api, gelu, 32, 8);
+FIELD(fuse_graph_api, tanh, 40, 8);
+FIELD(fuse_graph_api, add, 48, 8);
+FIELD(fuse_graph_api, flatten, 56, 8);
+FIELD(fuse_graph_api, shape, 64, 8);
+FIELD(fuse_graph_api, on_gradient, 72, 8);
+FIELD(fuse_graph_api, status, 80, 8);
+FIELD(fuse_graph_api, fail, 88, 8);
+
+FIELD(fuse_model, struct_size, 0, 4);
+FIELD(fuse_model, build, 8, 8);
+
+/* ---- dataset.h --------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_dataset_info, struct_size, 0, 4);
+FIELD(fuse_dataset_info, target_kind, 4, 4);
+FIELD(fuse_dataset_info, sample_count, 8, 8);
+FIELD(fuse_dataset_info, class_count, 16, 8);
+FIELD(fuse_dataset_info, input_rank, 24, 4);
+FIELD(fuse_dataset_info, target_rank, 28, 4);
+FIELD(fuse_dataset_info, input_shape, 32, 64);
+FIELD(fuse_dataset_info, target_shape, 96, 64);
+FIELD(fuse_dataset_info, cache_bytes, 160, 8);
+
+FIELD(fuse_dataset_context, struct_size, 0, 4);
+FIELD(fuse_dataset_context, for_evaluation, 4, 4);
+FIELD(fuse_dataset_context, seed, 8, 8);
+FIELD(fuse_dataset_context, target_wanted, 16, 4);
+
+FIELD(fuse_batch, struct_size, 0, 4);
+FIELD(fuse_batch, reserved, 4, 4);
+FIELD(fuse_batch, indices, 8, 8);
+FIELD(fuse_batch, count, 16, 8);
+FIELD(fuse_batch, ordinal, 24, 8);
+FIELD(fuse_batch, inputs, 32, 8);
+FIELD(fuse_batch, classes, 40, 8);
+FIELD(fuse_batch, values, 48, 8);
+
+FIELD(fuse_dataset, struct_size, 0, 4);
+FIELD(fuse_dataset, open, 8, 8);
+FIELD(fuse_dataset, close, 16, 8);
+FIELD(fuse_dataset, describe, 24, 8);
+FIELD(fuse_dataset, load, 32, 8);
+FIELD(fuse_dataset, read, 40, 8);
+
+/* ---- backend.h --------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_operand, dtype, 0, 4);
+FIELD(fuse_operand, rank, 4, 4);
+FIELD(fuse_operand, shape, 8, 64);
+
+FIELD(fuse_op, struct_size, 0, 4);
+FIELD(fuse_op, kind, 4, 4);
+FIELD(fuse_op, flags, 8, 4);
+FIELD(fuse_op, input_count, 12, 4);
+FIELD(fuse_op, output_count, 16, 4);
+FIELD(fuse_op, reserved, 20, 4);
+FIELD(fuse_op, inputs, 24, 576);
+FIELD(fuse_op, outputs, 600, 576);
+FIELD(fuse_op, integers, 1176, 64);
+FIELD(fuse_op, numbers, 1240, 64);
+
+FIELD(fuse_panel_hook, panel, 0, 8);
+FIELD(fuse_panel_hook, user, 8, 8);
+
+FIELD(fuse_kernel_call, struct_size, 0, 4);
+FIELD(fuse_kernel_call, reserved, 4, 4);
+FIELD(fuse_kernel_call, inputs, 8, 8);
+FIELD(fuse_kernel_call, outputs, 16, 8);
+FIELD(fuse_kernel_call, workspace, 24, 8);
+FIELD(fuse_kernel_call, scalars, 32, 8);
+FIELD(fuse_kernel_call, panel, 40, 8);
+
+FIELD(fuse_kernel_info, struct_size, 0, 4);
+FIELD(fuse_kernel_info, panel_count, 4, 4);
+FIELD(fuse_kernel_info, panel_rows, 8, 8);
+FIELD(fuse_kernel_info, workspace_bytes, 16, 8);
+
+FIELD(fuse_backend_options, struct_size, 0, 4);
+FIELD(fuse_backend_options, device_index, 4, 4);
+FIELD(fuse_backend_options, thread_count, 8, 4);
+FIELD(fuse_backend_options, precision, 12, 4);
+
+FIELD(fuse_backend_info, struct_size, 0, 4);
+FIELD(fuse_backend_info, worker_count, 4, 4);
+FIELD(fuse_backend_info, name, 8, 8);
+FIELD(fuse_backend_info, description, 16, 8);
+
+FIELD(fuse_backend, struct_size, 0, 4);
+FIELD(fuse_backend, device_count, 8, 8);
+FIELD(fuse_backend, open, 16, 8);
+FIELD(fuse_backend, close, 24, 8);
+FIELD(fuse_backend, describe, 32, 8);
+FIELD(fuse_backend, allocate, 40, 8);
+FIELD(fuse_backend, release, 48, 8);
+FIELD(fuse_backend, upload, 56, 8);
+FIELD(fuse_backend, download, 64, 8);
+FIELD(fuse_backend, synchronize, 72, 8);
+FIELD(fuse_backend, compile, 80, 8);
+FIELD(fuse_backend, discard, 88, 8);
+FIELD(fuse_backend, run, 96, 8);
+FIELD(fuse_backend, compile_rule, 104, 8);
+FIELD(fuse_backend, discard_rule, 112, 8);
+FIELD(fuse_backend, update, 120, 8);
+FIELD(fuse_backend, update_panel, 128, 8);
+FIELD(fuse_backend, has_nonfinite, 136, 8);
+
+/* ---- files.h ----------------------------------------------------------------------------------------------- */
+
+FIELD(fuse_safetensors_entry, struct_size, 0, 4);
+FIELD(fuse_safetensors_entry, rank, 4, 4);
+FIELD(fuse_safetensors_entry, name, 8, 8);
+FIELD(fuse_safetensors_entry, dtype, 16, 8);
+FIELD(fuse_safetensors_entry, shape, 24, 8);
+FIELD(fuse_safetensors_entry, element_count, 32, 8);
+FIELD(fuse_safetensors_entry, offset, 40, 8);
+FIELD(fuse_safetensors_entry, byte_count, 48, 8);
+
+FIELD(fuse_file_services, struct_size, 0, 4);
+FIELD(fuse_file_services, open, 8, 8);
+FIELD(fuse_file_services, close, 16, 8);
+FIELD(fuse_file_services, count, 24, 8);
+FIELD(fuse_file_services, entry, 32, 8);
+FIELD(fuse_file_services, find, 40, 8);
+FIELD(fuse_file_services, read, 48, 8);
+
+/* Structs that lie inside others or in arrays whose elements are found by their size, so that they can never grow. */
+_Static_assert(sizeof(struct fuse_abi) == 28, "struct fuse_abi lies inside struct fuse_plugin");
+_Static_assert(sizeof(struct fuse_slice) == 56, "slices are handed over as arrays");
+_Static_assert(sizeof(struct fuse_operand) == 72, "operands lie inside struct fuse_op");
+
+#endif
+
+/* ---- constants ------------------------------------------------------------------------------------------ */
+
+VALUE(FUSERUN_ABI_MAGIC, 0x46555345u);
+VALUE(FUSERUN_ABI_MAJOR, 1);
+VALUE(FUSERUN_MAX_DIMS, 8);
+VALUE(FUSERUN_DTYPE_COUNT, 5);
+VALUE(FUSERUN_OPTION_TYPE_COUNT, 9);
+VALUE(FUSERUN_KIND_COUNT, 5);
+VALUE(FUSERUN_MAX_STATES, 8);
+VALUE(FUSERUN_MAX_SCALARS, 16);
+VALUE(FUSERUN_MAX_HYPER, 32);
+VALUE(FUSERUN_MAX_OPERANDS, 8);
+
+VALUE(FUSERUN_OK, 0);
+VALUE(FUSERUN_ERROR_CONFIG, -1);
+VALUE(FUSERUN_ERROR_IO, -2);
+VALUE(FUSERUN_ERROR_FORMAT, -3);
+VALUE(FUSERUN_ERROR_MEMORY, -4);
+VALUE(FUSERUN_ERROR_PLUGIN, -5);
+VALUE(FUSERUN_ERROR_UNSUPPORTED, -6);
+VALUE(FUSERUN_ERROR_NUMERIC, -7);
+VALUE(FUSERUN_ERROR_DATA, -8);
+VALUE(FUSERUN_ERROR_INTERNAL, -9);
+VALUE(FUSERUN_ERROR_INTERRUPTED, -10);
+
+VALUE(FUSERUN_LOG_DEBUG, 1);
+VALUE(FUSERUN_LOG_INFO, 2);
+VALUE(FUSERUN_LOG_WARNING, 3);
+VALUE(FUSERUN_LOG_ERROR, 4);
+
+VALUE(FUSERUN_FLOAT32, 1);
+VALUE(FUSERUN_BFLOAT16, 2);
+VALUE(FUSERUN_FLOAT64, 3);
+VALUE(FUSERUN_INT64, 4);
+VALUE(FUSERUN_UINT8, 5);
+
+VALUE(FUSERUN_OPTION_BOOL, 1);
+VALUE(FUSERUN_OPTION_INTEGER, 2);
+VALUE(FUSERUN_OPTION_NUMBER, 3);
+VALUE(FUSERUN_OPTION_TEXT, 4);
+VALUE(FUSERUN_OPTION_CHOICE, 5);
+VALUE(FUSERUN_OPTION_PATH, 6);
+VALUE(FUSERUN_OPTION_SIZE, 7);
+VALUE(FUSERUN_OPTION_SPAN, 8);
+VALUE(FUSERUN_OPTION_STAGE, 9);
+
+VALUE(FUSERUN_OPTION_REQUIRED, 1);
+VALUE(FUSERUN_OPTION_LIST, 2);
+VALUE(FUSERUN_OPTION_SCHEDULABLE, 4);
+VALUE(FUSERUN_OPTION_NONE_ALLOWED, 8);
+VALUE(FUSERUN_OPTION_EMPTY_ALLOWED, 16);
+
+VALUE(FUSERUN_KIND_OPTIMIZER, 1);
+VALUE(FUSERUN_KIND_SCHEDULER, 2);
+VALUE(FUSERUN_KIND_MODEL, 3);
+VALUE(FUSERUN_KIND_DATASET, 4);
+VALUE(FUSERUN_KIND_BACKEND, 5);
+
+VALUE(FUSERUN_OPTIMIZER_ELEMENTWISE, 1);
+
+VALUE(FUSERUN_INIT_ZEROS, 1);
+VALUE(FUSERUN_INIT_CONSTANT, 2);
+VALUE(FUSERUN_INIT_UNIFORM, 3);
+VALUE(FUSERUN_INIT_NORMAL, 4);
+VALUE(FUSERUN_INIT_TRUNC_NORMAL, 5);
+
+VALUE(FUSERUN_GRADIENT_PANELS, 1);
+VALUE(FUSERUN_GRADIENT_WHOLE, 2);
+
+VALUE(FUSERUN_TARGET_CLASS, 1);
+VALUE(FUSERUN_TARGET_VALUES, 2);
+VALUE(FUSERUN_TARGET_NONE, 3);
+
+VALUE(FUSERUN_OP_LINEAR, 1);
+VALUE(FUSERUN_OP_LINEAR_DX, 2);
+VALUE(FUSERUN_OP_LINEAR_DW, 3);
+VALUE(FUSERUN_OP_LINEAR_DB, 4);
+VALUE(FUSERUN_OP_RELU, 5);
+VALUE(FUSERUN_OP_RELU_DX, 6);
+VALUE(FUSERUN_OP_GELU, 7);
+VALUE(FUSERUN_OP_GELU_DX, 8);
+VALUE(FUSERUN_OP_TANH, 9);
+VALUE(FUSERUN_OP_TANH_DX, 10);
+VALUE(FUSERUN_OP_ADD, 11);
+VALUE(FUSERUN_OP_COPY, 12);
+VALUE(FUSERUN_OP_CROSS_ENTROPY, 13);
+VALUE(FUSERUN_OP_MSE, 14);
+VALUE(FUSERUN_OP_SUM_LOSS, 15);
+
+VALUE(FUSERUN_OP_ACCUMULATE, 1);
+VALUE(FUSERUN_OP_PANELS, 2);
+
+/* Nothing to run: that it compiles is the test. */
+int main(void)
+{
+    return 0;
+}
