@@ -191,28 +191,10 @@ struct use {
     uint32_t contribution_count;
     uint32_t last_contribution; /* index of the instruction */
     uint32_t last_read;         /* of the weight; UINT32_MAX: never */
+    bool takes_panels;          /* its gradient need not exist */
 };
 
-static void find_uses(const struct fuse_builder *builder, struct use *uses)
-{
-    const struct fuse_program *program = builder->program;
-    for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
-        uses[p] = (struct use){0, 0, UINT32_MAX};
-    for (uint32_t i = 0; i < program->instruction_count; i++) {
-        const struct fuse_instruction *instruction = &program->instructions[i];
-        if (instruction->parameter != UINT32_MAX) {
-            uses[instruction->parameter].contribution_count++;
-            uses[instruction->parameter].last_contribution = i;
-        }
-        for (uint32_t j = 0; j < instruction->op.input_count; j++) {
-            const struct fuse_buffer *buffer = &program->buffers[instruction->inputs[j]];
-            if (buffer->is_parameter)
-                uses[buffer->parameter].last_read = i;
-        }
-    }
-}
-
-static bool takes_panels(const struct fuse_parameter *parameter)
+static bool are_all_for_panels(const struct fuse_parameter *parameter)
 {
     for (uint32_t i = 0; i < parameter->callback_count; i++)
         if (parameter->callbacks[i].form != FUSERUN_GRADIENT_PANELS)
@@ -228,7 +210,28 @@ static bool may_panel(const struct fuse_builder *builder, uint32_t p, const stru
     return program->options.gradients == FUSE_GRADIENTS_RELEASE && use->contribution_count == 1 &&
            program->instructions[use->last_contribution].op.kind == FUSERUN_OP_LINEAR_DW &&
            (use->last_read == UINT32_MAX || use->last_read < use->last_contribution) &&
-           takes_panels(&builder->graph->parameters[p]);
+           are_all_for_panels(&builder->graph->parameters[p]);
+}
+
+static void find_uses(const struct fuse_builder *builder, struct use *uses)
+{
+    const struct fuse_program *program = builder->program;
+    for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
+        uses[p] = (struct use){.last_read = UINT32_MAX};
+    for (uint32_t i = 0; i < program->instruction_count; i++) {
+        const struct fuse_instruction *instruction = &program->instructions[i];
+        if (instruction->parameter != UINT32_MAX) {
+            uses[instruction->parameter].contribution_count++;
+            uses[instruction->parameter].last_contribution = i;
+        }
+        for (uint32_t j = 0; j < instruction->op.input_count; j++) {
+            const struct fuse_buffer *buffer = &program->buffers[instruction->inputs[j]];
+            if (buffer->is_parameter)
+                uses[buffer->parameter].last_read = i;
+        }
+    }
+    for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
+        uses[p].takes_panels = may_panel(builder, p, &uses[p]);
 }
 
 /* Sets the list down again with the callbacks in their places: behind the last contribution and the last read. */
@@ -243,7 +246,7 @@ static int place_callbacks(struct fuse_builder *builder, const struct use *uses)
     for (uint32_t i = 0; i < drafted_count && status == FUSERUN_OK; i++) {
         struct fuse_instruction *instruction = &drafted[i];
         const uint32_t maker = instruction->parameter;
-        if (maker != UINT32_MAX && may_panel(builder, maker, &uses[maker]))
+        if (maker != UINT32_MAX && uses[maker].takes_panels)
             instruction->op.flags |= FUSERUN_OP_PANELS;
         status = fuse_builder_add_instruction(builder, instruction);
         for (uint32_t p = 0; p < builder->graph->parameter_count && status == FUSERUN_OK; p++) {
@@ -251,7 +254,7 @@ static int place_callbacks(struct fuse_builder *builder, const struct use *uses)
             const uint32_t last_read = use->last_read == UINT32_MAX ? 0 : use->last_read;
             const uint32_t place = use->last_contribution > last_read ? use->last_contribution : last_read;
             if (use->contribution_count == 0 || place != i || builder->graph->parameters[p].callback_count == 0 ||
-                may_panel(builder, p, use))
+                use->takes_panels)
                 continue;
             struct fuse_instruction callbacks = fuse_instruction_of(0, FUSE_PHASE_BACKWARD, instruction->node);
             callbacks.kind = FUSE_RUN_CALLBACKS;
