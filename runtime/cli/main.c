@@ -1,7 +1,185 @@
-#include <stdio.h>
+#include "cli/cli.h"
 
-int main(void)
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: fuserun CONFIG.ini [section.key=value ...]            train what the config describes\n"
+    "       fuserun check CONFIG.ini [section.key=value ...]      validate everything, print the plan, write nothing\n"
+    "       fuserun schedule CONFIG.ini [section.key=value ...] [--csv]\n"
+    "                                                             the values every group gets, without training\n"
+    "       fuserun plugins [NAME] [--config CONFIG.ini]          every plugin found, or one and its options\n"
+    "       fuserun inspect FILE.safetensors                      names, types and shapes of its tensors\n"
+    "       fuserun --help | --version\n"
+    "\n"
+    "Every command but the first takes --json. Exit status: 0 done, 1 failed on the way, 2 a mistake in the config or\n"
+    "on the command line, 130 stopped by Ctrl-C.\n";
+
+struct command {
+    const char *name;
+    int (*execute)(const struct fuse_arguments *arguments); /* NULL: not in this version */
+    bool takes_csv;
+    bool takes_config;
+};
+static const struct command commands[] = {
+    {"check", fuse_command_check, false, false},
+    {"schedule", fuse_command_schedule, true, false},
+    {"plugins", fuse_command_plugins, false, true},
+    {"inspect", fuse_command_inspect, false, false},
+    {"compare", NULL, false, false},
+    {"report", NULL, false, false},
+    {"export", NULL, false, false},
+    {"eval", NULL, false, false},
+    {"predict", NULL, false, false},
+};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+int fuse_usage_error(const char *format, ...)
 {
-    puts("fuserun");
-    return 0;
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("fuserun: ", stderr);
+    (void)vfprintf(stderr, format, arguments);
+    fputs("\n", stderr);
+    va_end(arguments);
+    return FUSE_EXIT_USAGE;
+}
+
+int fuse_report_failure(const struct fuse_error *error)
+{
+    fprintf(stderr, "fuserun: %s\n", error->text);
+    if (error->code == FUSERUN_ERROR_INTERRUPTED)
+        return FUSE_EXIT_INTERRUPTED;
+    return FUSE_EXIT_FAILED;
+}
+
+int fuse_print_text(const struct fuse_text *text)
+{
+    if (text->failed)
+        return fuse_usage_error("out of memory");
+    const size_t written = fwrite(text->data, 1, text->length, stdout);
+    if (written == text->length && fflush(stdout) == 0)
+        return FUSE_EXIT_DONE;
+    fprintf(stderr, "fuserun: cannot write to standard output: %s\n", strerror(errno));
+    return FUSE_EXIT_FAILED;
+}
+
+int fuse_open_experiment(const struct fuse_arguments *arguments, struct fuse_experiment **experiment)
+{
+    *experiment = NULL;
+    if (arguments->count == 0)
+        return fuse_usage_error("%s needs a CONFIG.ini; fuserun --help shows how", arguments->command);
+    for (size_t i = 1; i < arguments->count; i++) {
+        if (strchr(arguments->words[i], '=') == NULL)
+            return fuse_usage_error("'%s' is not an override; write section.key=value", arguments->words[i]);
+    }
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const int status =
+        fuse_experiment_open(arguments->words[0], arguments->words + 1, arguments->count - 1, experiment, &error);
+    size_t mistakes = 0;
+    if (*experiment != NULL && (*experiment)->diagnostics != NULL) {
+        mistakes = fuse_diagnostics_error_count((*experiment)->diagnostics);
+        fuse_diagnostics_print((*experiment)->diagnostics, stderr);
+    }
+    if (status == FUSERUN_OK)
+        return FUSE_EXIT_DONE;
+    if (mistakes > 0)
+        return FUSE_EXIT_USAGE;
+    const int exit_status = fuse_report_failure(&error);
+    return error.code == FUSERUN_ERROR_MEMORY || error.code == FUSERUN_ERROR_INTERNAL ? exit_status : FUSE_EXIT_USAGE;
+}
+
+static int show_version(void)
+{
+    printf("fuserun %s\n%s\n", FUSERUN_VERSION, FUSERUN_FEATURES);
+    return fflush(stdout) == 0 ? FUSE_EXIT_DONE : FUSE_EXIT_FAILED;
+}
+
+static int show_help(void)
+{
+    fputs(usage, stdout);
+    return fflush(stdout) == 0 ? FUSE_EXIT_DONE : FUSE_EXIT_FAILED;
+}
+
+static const struct command *find_command(const char *name)
+{
+    for (size_t i = 0; i < COMMAND_COUNT; i++) {
+        if (strcmp(commands[i].name, name) == 0)
+            return &commands[i];
+    }
+    return NULL;
+}
+
+/* Flags may stand anywhere; everything else is a word. command NULL: run. */
+static int read_arguments(int count, char **values, const struct command *command, struct fuse_arguments *arguments)
+{
+    bool only_words = false;
+    for (int i = 0; i < count; i++) {
+        const char *value = values[i];
+        if (only_words || value[0] != '-' || value[1] == '\0')
+            arguments->words[arguments->count++] = value;
+        else if (strcmp(value, "--") == 0)
+            only_words = true;
+        else if (strcmp(value, "--json") == 0 && command != NULL)
+            arguments->wants_json = true;
+        else if (strcmp(value, "--csv") == 0 && command != NULL && command->takes_csv)
+            arguments->wants_csv = true;
+        else if (strcmp(value, "--config") == 0 && command != NULL && command->takes_config) {
+            if (i + 1 == count)
+                return fuse_usage_error("--config needs a CONFIG.ini behind it");
+            arguments->config = values[++i];
+        } else if (strncmp(value, "--config=", 9) == 0 && command != NULL && command->takes_config)
+            arguments->config = value + 9;
+        else
+            return fuse_usage_error("%s does not know the option '%s'; fuserun --help shows all",
+                                    command != NULL ? command->name : "a run", value);
+    }
+    if (arguments->wants_json && arguments->wants_csv)
+        return fuse_usage_error("--json and --csv do not go together");
+    return FUSE_EXIT_DONE;
+}
+
+/* `fuserun chekc a.ini`: neither a command nor a file. */
+static int check_config_exists(const char *word)
+{
+    if (access(word, F_OK) == 0 || strchr(word, '/') != NULL || strchr(word, '.') != NULL)
+        return FUSE_EXIT_DONE;
+    const char *names[COMMAND_COUNT];
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        names[i] = commands[i].name;
+    const char *near = fuse_nearest(word, names, COMMAND_COUNT);
+    if (near != NULL)
+        return fuse_usage_error("'%s' is neither a command nor a file (did you mean '%s'?)", word, near);
+    return fuse_usage_error("'%s' is neither a command nor a file; fuserun --help shows the commands", word);
+}
+
+int main(int count, char **values)
+{
+    if (count < 2) {
+        fputs(usage, stderr);
+        return FUSE_EXIT_USAGE;
+    }
+    if (strcmp(values[1], "--help") == 0 || strcmp(values[1], "-h") == 0 || strcmp(values[1], "help") == 0)
+        return show_help();
+    if (strcmp(values[1], "--version") == 0)
+        return show_version();
+    const struct command *command = find_command(values[1]);
+    if (command != NULL && command->execute == NULL)
+        return fuse_usage_error("the command '%s' is not in this version", command->name);
+    const int first = command != NULL ? 2 : 1;
+    struct fuse_arguments arguments = {.command = command != NULL ? command->name : "a run"};
+    arguments.words = calloc((size_t)count + 1, sizeof *arguments.words);
+    if (arguments.words == NULL)
+        return fuse_usage_error("out of memory");
+    int status = read_arguments(count - first, values + first, command, &arguments);
+    if (status == FUSE_EXIT_DONE && command == NULL && arguments.count > 0)
+        status = check_config_exists(arguments.words[0]);
+    if (status == FUSE_EXIT_DONE)
+        status = command != NULL ? command->execute(&arguments) : fuse_command_run(&arguments);
+    free(arguments.words);
+    return status;
 }

@@ -46,12 +46,11 @@ static int new_group(struct fuse_dict *dict, struct fuse_group *group, const str
     return dict->backend->compile_rule(dict->device, group->rule, &group->compiled, error);
 }
 
-static uint32_t group_of(const struct fuse_parameter *parameter, const struct fuse_group_spec *groups,
-                         size_t group_count)
+uint32_t fuse_group_of(const char *parameter, const struct fuse_group_spec *groups, size_t group_count)
 {
     for (size_t g = 1; g < group_count; g++)
         for (size_t i = 0; i < groups[g].match_count; i++)
-            if (fuse_glob_match(groups[g].match[i], parameter->name))
+            if (fuse_glob_match(groups[g].match[i], parameter))
                 return (uint32_t)g;
     return 0;
 }
@@ -64,7 +63,7 @@ static int assign(struct fuse_dict *dict, const struct fuse_graph *graph, const 
         return fuse_fail_memory(error, "the parameter groups", dict->group_count * sizeof *matched);
     for (uint32_t p = 0; p < graph->parameter_count; p++) {
         const struct fuse_parameter *parameter = &graph->parameters[p];
-        const uint32_t group = group_of(parameter, groups, dict->group_count);
+        const uint32_t group = fuse_group_of(parameter->name, groups, dict->group_count);
         matched[group]++;
         dict->entry_of_parameter[p] = UINT32_MAX;
         dict->parameter_bytes += (uint64_t)parameter->element_count * sizeof(float);

@@ -74,6 +74,9 @@ struct fuse_dict {
     uint32_t nonfinite_parameter; /* UINT32_MAX: none */
 };
 
+/* The group that takes a parameter of this name: the first whose globs match it, 0 (`default`) if none does. */
+uint32_t fuse_group_of(const char *parameter, const struct fuse_group_spec *groups, size_t group_count);
+
 /* Assigns parameters to groups and rules to groups; allocates nothing on the device yet. driven: names of the options
  * that schedules drive ("lr", "beta1"). An error's key is "group NAME" + "|match" for a group without parameters. */
 int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *backend, void *device, enum fuse_mode mode,

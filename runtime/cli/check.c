@@ -1,0 +1,202 @@
+#include "cli/cli.h"
+#include "config/options.h"
+#include "train/outputs.h"
+#include "train/progress.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct fuse_parameter *parameter_of(const struct fuse_experiment *experiment, uint32_t entry)
+{
+    return &experiment->graph->parameters[experiment->dict->entries[entry].parameter];
+}
+
+/* ---- as JSON --------------------------------------------------------------------------------------------------- */
+
+static void add_json(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    const struct fuse_dict *dict = experiment->dict;
+    fuse_text_addf(text, "{\"parameters\":%" PRId64 ",\"groups\":{", fuse_experiment_parameter_values(experiment));
+    bool is_first_group = true;
+    for (uint32_t g = 0; g < dict->group_count; g++) {
+        if (g == 0 && dict->groups[g].parameter_count == 0)
+            continue; /* nobody asked for a default group */
+        fuse_text_add(text, is_first_group ? "" : ",");
+        is_first_group = false;
+        fuse_text_add_json(text, dict->groups[g].name);
+        fuse_text_add(text, ":[");
+        bool is_first = true;
+        for (uint32_t e = 0; e < dict->entry_count; e++) {
+            if (dict->entries[e].group != g)
+                continue;
+            fuse_text_add(text, is_first ? "" : ",");
+            is_first = false;
+            fuse_text_add_json(text, parameter_of(experiment, e)->name);
+        }
+        fuse_text_add(text, "]");
+    }
+    fuse_text_add(text, "},");
+    fuse_peak_add_json(&experiment->predicted, text);
+    fuse_text_add(text, "}\n");
+}
+
+/* ---- for people ------------------------------------------------------------------------------------------------ */
+
+static void add_groups(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    const struct fuse_dict *dict = experiment->dict;
+    fuse_text_addf(text, "parameters  %" PRId64 " in %u tensors\n", fuse_experiment_parameter_values(experiment),
+                   experiment->graph->parameter_count);
+    for (uint32_t g = 0; g < dict->group_count; g++) {
+        const struct fuse_group *group = &dict->groups[g];
+        int64_t values = 0;
+        for (uint32_t e = 0; e < dict->entry_count; e++)
+            values += dict->entries[e].group == g ? dict->entries[e].element_count : 0;
+        if (g == 0 && group->parameter_count == 0)
+            continue;
+        fuse_text_addf(text, "  group %s: %s, %" PRId64 " values in %u tensors\n", group->name, group->component->name,
+                       values, group->parameter_count);
+        for (uint32_t e = 0; e < dict->entry_count; e++) {
+            if (dict->entries[e].group == g)
+                fuse_text_addf(text, "    %s\n", parameter_of(experiment, e)->name);
+        }
+    }
+    bool has_frozen = false;
+    for (uint32_t p = 0; p < experiment->graph->parameter_count; p++) {
+        if (!experiment->graph->parameters[p].is_frozen)
+            continue;
+        fuse_text_add(text, has_frozen ? "" : "  frozen\n");
+        has_frozen = true;
+        fuse_text_addf(text, "    %s\n", experiment->graph->parameters[p].name);
+    }
+}
+
+static void add_source(struct fuse_text *text, const char *title, const struct fuse_source *source)
+{
+    const int64_t last = fuse_source_last_batch(source);
+    fuse_text_addf(text, "%s%" PRId64 " samples, %" PRId64 " batches of %" PRId64, title, source->info.sample_count,
+                   fuse_source_batch_count(source), fuse_source_full_batch(source));
+    if (last > 0)
+        fuse_text_addf(text, ", the last one of %" PRId64, last);
+    fuse_text_add(text, source->is_shuffled ? ", shuffled" : ", in order");
+    fuse_text_add(text, source->drops_last ? ", the rest dropped\n" : "\n");
+}
+
+static void add_number(struct fuse_text *text, double value)
+{
+    fuse_text_addf(text, "%.6g", value);
+}
+
+/* First, greatest and last value of every column, found by asking the clock for every update. */
+static int add_schedule(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)
+{
+    struct fuse_clock *clock = experiment->clock;
+    fuse_text_add(text, "schedule\n");
+    for (size_t c = 0; c < fuse_clock_column_count(clock); c++) {
+        double first = 0;
+        double peak = 0;
+        double low = 0;
+        double value = 0;
+        int64_t peak_step = 1;
+        for (int64_t k = 0; k < clock->total_updates; k++) {
+            clock->completed_updates = k;
+            FUSE_TRY(fuse_clock_apply(clock, experiment->dict, error));
+            value = fuse_clock_column_value(clock, experiment->dict, c);
+            first = k == 0 ? value : first;
+            low = k == 0 || value < low ? value : low;
+            if (k == 0 || value > peak) {
+                peak = value;
+                peak_step = k + 1;
+            }
+        }
+        clock->completed_updates = 0;
+        fuse_text_addf(text, "  %s.%s  ", experiment->dict->groups[clock->columns[c].group].name,
+                       clock->columns[c].option);
+        add_number(text, first);
+        if (peak == low)
+            fuse_text_add(text, " throughout\n");
+        else {
+            fuse_text_add(text, " at step 1, greatest ");
+            add_number(text, peak);
+            fuse_text_addf(text, " at step %" PRId64 ", last ", peak_step);
+            add_number(text, value);
+            fuse_text_addf(text, " at step %" PRId64 "\n", clock->total_updates);
+        }
+    }
+    return FUSERUN_OK;
+}
+
+static void add_memory(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    char shown[FUSE_BYTES_CHARS];
+    const struct fuse_peak *peak = &experiment->predicted;
+    fuse_text_addf(text, "memory      peak %" PRIu64 " bytes (%s) in %s\n", peak->bytes,
+                   fuse_bytes_show(peak->bytes, shown), fuse_phase_name(peak->phase));
+    for (int i = 0; i < FUSE_CATEGORY_COUNT; i++)
+        fuse_text_addf(text, "  %-16s %14" PRIu64 "  %s\n", fuse_category_name((enum fuse_category)i),
+                       peak->category_bytes[i], fuse_bytes_show(peak->category_bytes[i], shown));
+    fuse_text_add(text, "by program, while it runs\n");
+    for (uint32_t i = 0; i < experiment->pass_count; i++) {
+        const struct fuse_pass *pass = &experiment->passes[i];
+        struct fuse_peak own;
+        fuse_program_peak(pass->program, experiment->persistent, &own);
+        fuse_text_addf(text, "  %s, batch of %" PRId64 ": %s in %s\n",
+                       pass->purpose == FUSE_PURPOSE_TRAIN ? "training" : "evaluation", pass->batch_size,
+                       fuse_bytes_show(own.bytes, shown), fuse_phase_name(own.phase));
+    }
+}
+
+static void add_costs(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    const char *mode = fuse_option_text(fuse_config_options(experiment->config, "optimizer"), "mode");
+    fuse_text_addf(text,
+                   "costs in mode %s\n"
+                   "  clipping       off: nothing\n"
+                   "  accumulation   one micro-batch an update: nothing\n"
+                   "  nonfinite      stop: each gradient is looked at once, where it is formed; no memory%s\n",
+                   mode,
+                   experiment->dict->mode == FUSE_MODE_FUSED
+                       ? "; weights updated before the first bad gradient have moved"
+                       : "; no weight moves in an update with a bad gradient");
+}
+
+static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)
+{
+    fuse_config_write(experiment->config, text);
+    fuse_text_add(text, "\n");
+    add_groups(experiment, text);
+    add_source(text, "data        ", &experiment->train);
+    if (experiment->has_evaluation)
+        add_source(text, "eval        ", &experiment->evaluation);
+    fuse_text_addf(text, "updates     %" PRId64 ", %" PRId64 " an epoch\n", experiment->total_updates,
+                   experiment->updates_per_epoch);
+    FUSE_TRY(add_schedule(experiment, text, error));
+    add_memory(experiment, text);
+    add_costs(experiment, text);
+    return FUSERUN_OK;
+}
+
+int fuse_command_check(const struct fuse_arguments *arguments)
+{
+    struct fuse_experiment *experiment = NULL;
+    struct fuse_outputs outputs = {0};
+    struct fuse_text text = {0};
+    struct fuse_error error = FUSE_ERROR_INIT;
+    int exit_status = fuse_open_experiment(arguments, &experiment);
+    if (exit_status != FUSE_EXIT_DONE)
+        goto out;
+    int status = fuse_outputs_check(experiment, arguments->words[0], true, &outputs, &error);
+    if (status == FUSERUN_OK)
+        fuse_diagnostics_print(experiment->diagnostics, stderr);
+    if (status == FUSERUN_OK && arguments->wants_json)
+        add_json(experiment, &text);
+    else if (status == FUSERUN_OK)
+        status = add_plan(experiment, &text, &error);
+    exit_status = status == FUSERUN_OK ? fuse_print_text(&text) : fuse_report_failure(&error);
+out:
+    fuse_text_free(&text);
+    fuse_outputs_free(&outputs);
+    fuse_experiment_free(&experiment);
+    return exit_status;
+}

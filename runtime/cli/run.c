@@ -1,0 +1,33 @@
+#include "cli/cli.h"
+#include "train/loop.h"
+
+#include <stdio.h>
+
+int fuse_command_run(const struct fuse_arguments *arguments)
+{
+    struct fuse_experiment *experiment = NULL;
+    struct fuse_outputs outputs = {0};
+    struct fuse_error error = FUSE_ERROR_INIT;
+    fuse_signals_catch();
+    int exit_status = fuse_open_experiment(arguments, &experiment);
+    if (exit_status != FUSE_EXIT_DONE)
+        goto out;
+    int status = fuse_outputs_check(experiment, arguments->words[0], false, &outputs, &error);
+    fuse_diagnostics_print(experiment->diagnostics, stderr);
+    if (status == FUSERUN_ERROR_CONFIG) {
+        exit_status = FUSE_EXIT_USAGE;
+        goto out;
+    }
+    if (status == FUSERUN_OK)
+        status = fuse_experiment_allocate(experiment, &error);
+    if (status == FUSERUN_OK)
+        status = fuse_outputs_start(experiment, &outputs, &error);
+    if (status == FUSERUN_OK)
+        status = fuse_run(experiment, &outputs, &error);
+    if (status != FUSERUN_OK)
+        exit_status = fuse_report_failure(&error);
+out:
+    fuse_outputs_free(&outputs);
+    fuse_experiment_free(&experiment);
+    return exit_status;
+}

@@ -1,0 +1,88 @@
+/* An experiment: everything between a config file and the first update. Opening one does all that `check` does: it
+ * reads and validates the config, opens the data and the weights' header, builds the graphs, opens the backend, makes
+ * the optimizer dict, the clock and every program that the run will execute, and predicts the peak; no memory for
+ * weights, state or activations is taken. Allocating it makes it ready to train. */
+#ifndef FUSE_TRAIN_EXPERIMENT_H
+#define FUSE_TRAIN_EXPERIMENT_H
+
+#include "config/config.h"
+#include "files/safetensors.h"
+#include "memory/ledger.h"
+#include "optim/clock.h"
+#include "optim/dict.h"
+#include "plugin/registry.h"
+#include "train/source.h"
+
+enum fuse_purpose { FUSE_PURPOSE_TRAIN = 1, FUSE_PURPOSE_EVALUATE = 2 };
+
+/* One program of the run. */
+struct fuse_pass {
+    enum fuse_purpose purpose;
+    int64_t batch_size;
+    struct fuse_graph *graph;
+    struct fuse_program *program;
+};
+#define FUSE_MAX_PASSES 4 /* full and last batch, of training and of evaluation */
+
+struct fuse_experiment {
+    struct fuse_diagnostics *diagnostics;
+    struct fuse_config *config;
+    struct fuse_registry *registry;
+
+    enum fuse_loss_kind loss;
+    double label_smoothing;
+    uint64_t seed;
+    struct fuse_source train;
+    struct fuse_source evaluation;
+    bool has_evaluation;
+    int64_t updates_per_epoch;
+    int64_t total_updates;
+    int64_t evaluate_every; /* in updates; 0: never but at the end */
+
+    struct fuse_graph *graph;         /* of a full training batch: what names the parameters */
+    int64_t output_elements;          /* of one sample */
+    struct fuse_safetensors *weights; /* model.weights; NULL: none */
+    struct fuse_clock *clock;
+    const struct fuse_backend *backend;
+    void *device;
+    struct fuse_dict *dict;
+    struct fuse_pass passes[FUSE_MAX_PASSES];
+    uint32_t pass_count;
+    uint64_t persistent[FUSE_CATEGORY_COUNT];
+    struct fuse_peak predicted;
+    uint64_t resident_base_bytes; /* of the process, before the model */
+
+    /* From fuse_experiment_allocate. */
+    struct fuse_ledger *ledger;
+    void *arena;
+    uint64_t arena_bytes;
+    struct fuse_feed train_feed;
+    struct fuse_feed evaluation_feed;
+};
+
+/* Opens CONFIG with its overrides. Whatever the user has to mend is in (*experiment)->diagnostics, also where the
+ * result is FUSERUN_OK (notices); *error is for the rest. *experiment is set, and must be freed, unless memory ran out
+ * at once. */
+int fuse_experiment_open(const char *path, const char *const *overrides, size_t override_count,
+                         struct fuse_experiment **experiment, struct fuse_error *error);
+void fuse_experiment_free(struct fuse_experiment **experiment);
+
+/* Takes all memory, initialises or loads the weights, loads the data. */
+int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_error *error);
+
+/* The program for a batch of that size; NULL if the run has none. */
+struct fuse_program *fuse_experiment_program(const struct fuse_experiment *experiment, enum fuse_purpose purpose,
+                                             int64_t batch_size);
+
+/* By which a loss's sum becomes what is optimised and logged: 1 / samples, 1 / elements, or 1. */
+double fuse_experiment_scale(const struct fuse_experiment *experiment, int64_t samples);
+
+int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experiment);
+
+/* passes.c: graphs and programs for every batch size that the run will execute, and the peak they will have. */
+int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error);
+/* The same parameters for a graph of another batch size, with freeze marks. */
+int fuse_experiment_build_graph(struct fuse_experiment *experiment, int64_t batch_size, struct fuse_graph **graph,
+                                struct fuse_error *error);
+
+#endif

@@ -1,0 +1,38 @@
+/* The run: updates, evaluations, what they log and show. */
+#ifndef FUSE_TRAIN_LOOP_H
+#define FUSE_TRAIN_LOOP_H
+
+#include "train/experiment.h"
+#include "train/metrics.h"
+#include "train/outputs.h"
+#include "train/progress.h"
+
+/* Trains an allocated experiment whose output folder is ready, and writes its results. FUSERUN_ERROR_INTERRUPTED: a
+ * signal asked for an end; the update under way was finished and everything logged is on disk. */
+int fuse_run(struct fuse_experiment *experiment, const struct fuse_outputs *outputs, struct fuse_error *error);
+
+/* What the parts of a run share. */
+struct fuse_run_state {
+    struct fuse_experiment *experiment;
+    struct fuse_metrics metrics;
+    struct fuse_progress progress;
+    double last_loss;
+    double evaluation_loss;
+    double evaluation_accuracy;
+    bool has_evaluated;
+    int64_t samples;
+    int64_t training_ns; /* in updates, without evaluations */
+};
+
+/* One batch from a feed into its program's memory, its labels checked, and run. Adds to statistics. [no-alloc] */
+int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose, struct fuse_feed *feed, double scale,
+                   double statistics[2], struct fuse_error *error);
+
+/* evaluate.c: once over the evaluation data, in its order; logs and shows the result. */
+int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error);
+
+/* signals.c: SIGINT and SIGTERM ask for an end; a second one ends the process at once. */
+void fuse_signals_catch(void);
+bool fuse_signals_asked(void);
+
+#endif

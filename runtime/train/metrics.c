@@ -1,0 +1,146 @@
+#include "train/metrics.h"
+
+#include "base/number.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FLUSH_NS 1000000000
+#define FLUSH_BYTES 65536
+
+int64_t fuse_now_ns(void)
+{
+    struct timespec now;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int fuse_metrics_open(const char *path, const struct fuse_clock *clock, struct fuse_metrics *metrics,
+                      struct fuse_error *error)
+{
+    *metrics = (struct fuse_metrics){.descriptor = -1, .flushed_ns = fuse_now_ns()};
+    metrics->path = fuse_strdup(path);
+    metrics->logged = calloc(fuse_clock_column_count(clock) + 1, sizeof *metrics->logged);
+    if (metrics->path == NULL || metrics->logged == NULL)
+        return fuse_fail_memory(error, "the metrics", strlen(path));
+    metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    if (metrics->descriptor < 0)
+        return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot create '%s': %s", path, strerror(errno));
+    return FUSERUN_OK;
+}
+
+/* Seconds with nanoseconds: as exact as the measurement, and cheaper than the shortest decimal of a double. */
+static void add_seconds(struct fuse_text *text, int64_t nanoseconds)
+{
+    char digits[40];
+    int length =
+        snprintf(digits, sizeof digits, "%" PRId64 ".%09" PRId64, nanoseconds / 1000000000, nanoseconds % 1000000000);
+    while (length > 0 && digits[length - 1] == '0')
+        length--;
+    if (length > 0 && digits[length - 1] == '.')
+        length--;
+    fuse_text_add_bytes(text, digits, (size_t)length);
+}
+
+/* `"lr":{"default":0.001},"weight_decay":{...}`: made again only when a value moved. */
+static void refresh_driven(struct fuse_metrics *metrics, const struct fuse_clock *clock, const struct fuse_dict *dict)
+{
+    const size_t count = fuse_clock_column_count(clock);
+    bool is_same = metrics->has_logged;
+    for (size_t i = 0; i < count; i++) {
+        const double value = fuse_clock_column_value(clock, dict, i);
+        is_same = is_same && value == metrics->logged[i];
+        metrics->logged[i] = value;
+    }
+    if (is_same)
+        return;
+    metrics->has_logged = true;
+    fuse_text_clear(&metrics->driven);
+    fuse_clock_add_json(clock, dict, &metrics->driven);
+}
+
+int fuse_metrics_update(struct fuse_metrics *metrics, const struct fuse_clock *clock, const struct fuse_dict *dict,
+                        const struct fuse_update_record *record, int64_t now_ns, struct fuse_error *error)
+{
+    struct fuse_text *lines = &metrics->lines;
+    refresh_driven(metrics, clock, dict);
+    fuse_text_addf(lines, "{\"step\":%" PRId64 ",\"epoch\":", record->step);
+    fuse_text_add_json_number(lines, record->epoch);
+    fuse_text_add(lines, ",\"loss\":");
+    fuse_text_add_json_number(lines, record->loss);
+    fuse_text_add(lines, ",");
+    fuse_text_add_bytes(lines, metrics->driven.data, metrics->driven.length);
+    fuse_text_add(lines, ",\"step_s\":");
+    add_seconds(lines, record->step_ns);
+    const double rate = record->step_ns > 0 ? (double)record->samples * 1e9 / (double)record->step_ns : 0;
+    if (rate >= 1000)
+        fuse_text_addf(lines, ",\"samples_per_s\":%.0f", rate);
+    else {
+        fuse_text_add(lines, ",\"samples_per_s\":");
+        fuse_text_add_json_number(lines, rate);
+    }
+    fuse_text_addf(lines, ",\"peak_bytes\":%" PRIu64 "}\n", record->peak_bytes);
+    if (lines->failed || metrics->driven.failed)
+        return fuse_fail_memory(error, "the metrics", lines->length);
+    /* If the next step takes as long as this one, will this line have waited for more than a second by then? */
+    if (lines->length >= FLUSH_BYTES || now_ns + record->step_ns - metrics->flushed_ns >= FLUSH_NS)
+        return fuse_metrics_flush(metrics, now_ns, error);
+    return FUSERUN_OK;
+}
+
+int fuse_metrics_evaluation(struct fuse_metrics *metrics, int64_t step, double loss, const double *accuracy,
+                            struct fuse_error *error)
+{
+    struct fuse_text *lines = &metrics->lines;
+    fuse_text_addf(lines, "{\"step\":%" PRId64 ",\"eval_loss\":", step);
+    fuse_text_add_json_number(lines, loss);
+    if (accuracy != NULL) {
+        fuse_text_add(lines, ",\"eval_accuracy\":");
+        fuse_text_add_json_number(lines, *accuracy);
+    }
+    fuse_text_add(lines, "}\n");
+    return lines->failed ? fuse_fail_memory(error, "the metrics", lines->length) : FUSERUN_OK;
+}
+
+int fuse_metrics_flush(struct fuse_metrics *metrics, int64_t now_ns, struct fuse_error *error)
+{
+    const char *bytes = metrics->lines.data;
+    size_t left = metrics->lines.length;
+    metrics->flushed_ns = now_ns;
+    while (left > 0) {
+        const ssize_t written = write(metrics->descriptor, bytes, left);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0) {
+            const int cause = errno;
+            fuse_text_clear(&metrics->lines);
+            return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot write '%s': %s", metrics->path, strerror(cause));
+        }
+        bytes += written;
+        left -= (size_t)written;
+    }
+    fuse_text_clear(&metrics->lines);
+    return FUSERUN_OK;
+}
+
+int fuse_metrics_close(struct fuse_metrics *metrics, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    if (metrics->descriptor >= 0) {
+        status = fuse_metrics_flush(metrics, fuse_now_ns(), error);
+        (void)fsync(metrics->descriptor); /* a folder on a pipe or a special file has nothing to sync */
+        if (close(metrics->descriptor) != 0 && status == FUSERUN_OK)
+            status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot write '%s': %s", metrics->path, strerror(errno));
+    }
+    fuse_text_free(&metrics->lines);
+    fuse_text_free(&metrics->driven);
+    free(metrics->path);
+    free(metrics->logged);
+    *metrics = (struct fuse_metrics){.descriptor = -1};
+    return status;
+}

@@ -1,0 +1,227 @@
+#include "train/outputs.h"
+
+#include "config/options.h"
+#include "files/output.h"
+#include "memory/resident.h"
+#include "train/weights.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const run_files[] = {"config.ini",  "metrics.jsonl", "model.safetensors",
+                                        "memory.html", "memory.json",   "memory.pickle"};
+
+char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name)
+{
+    return fuse_format("%s/%s", outputs->folder, name);
+}
+
+void fuse_outputs_free(struct fuse_outputs *outputs)
+{
+    free(outputs->folder);
+    *outputs = (struct fuse_outputs){0};
+}
+
+/* ---- may a run start here? ------------------------------------------------------------------------------------- */
+
+static char *find_folder(const struct fuse_experiment *experiment)
+{
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    const char *output = fuse_option_text(run, "output");
+    char *relative = output != NULL ? fuse_strdup(output) : fuse_format("runs/%s", fuse_option_text(run, "name"));
+    if (relative == NULL || relative[0] == '/')
+        return relative;
+    char *here = getcwd(NULL, 0);
+    char *folder = here != NULL ? fuse_format("%s/%s", here, relative) : NULL;
+    free(here);
+    free(relative);
+    return folder;
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat first;
+    struct stat second;
+    return stat(a, &first) == 0 && stat(b, &second) == 0 && first.st_dev == second.st_dev &&
+           first.st_ino == second.st_ino;
+}
+
+static void say(const struct fuse_experiment *experiment, bool only_warn, const char *section, const char *key,
+                const char *text)
+{
+    if (only_warn)
+        fuse_config_warn(experiment->config, experiment->diagnostics, section, key, "%s", text);
+    else
+        fuse_config_report(experiment->config, experiment->diagnostics, section, key, "%s", text);
+}
+
+/* The files in the folder that stand in the way. */
+static int judge(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
+                 const struct fuse_outputs *outputs, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    char *text = NULL;
+    char *metrics = fuse_outputs_path(outputs, "metrics.jsonl");
+    char *config = fuse_outputs_path(outputs, "config.ini");
+    char *model = fuse_outputs_path(outputs, "model.safetensors");
+    if (metrics == NULL || config == NULL || model == NULL) {
+        status = fuse_fail_memory(error, "the output folder", strlen(outputs->folder));
+        goto out;
+    }
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    const char *weights = fuse_option_text(fuse_config_options(experiment->config, "model"), "weights");
+    struct stat found;
+    const bool holds_run = lstat(metrics, &found) == 0;
+    if (holds_run && !fuse_option_bool(run, "overwrite")) {
+        text = fuse_format("'%s' holds a run already; run.overwrite=yes replaces it", outputs->folder);
+        if (text != NULL)
+            say(experiment, only_warn, "run", "output", text);
+    } else if (!holds_run && is_same_file(config, config_path)) {
+        /* Only a config that a run wrote may be written over by the run that repeats it. */
+        text =
+            fuse_format("'%s' is the folder of this config, whose config.ini the run would replace", outputs->folder);
+        if (text != NULL)
+            say(experiment, only_warn, "run", "output", text);
+    } else if (weights != NULL && is_same_file(model, weights)) {
+        text =
+            fuse_format("the weights lie in the output folder '%s', where the run would replace them", outputs->folder);
+        if (text != NULL)
+            say(experiment, only_warn, "model", "weights", text);
+    } else
+        goto out;
+    if (text == NULL)
+        status = fuse_fail_memory(error, "the output folder", strlen(outputs->folder));
+    else if (!only_warn)
+        status = fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the output folder is taken");
+out:
+    free(text);
+    free(metrics);
+    free(config);
+    free(model);
+    return status;
+}
+
+int fuse_outputs_check(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
+                       struct fuse_outputs *outputs, struct fuse_error *error)
+{
+    outputs->folder = find_folder(experiment);
+    if (outputs->folder == NULL)
+        return fuse_fail_memory(error, "the output folder", 0);
+    return judge(experiment, config_path, only_warn, outputs, error);
+}
+
+/* ---- starting -------------------------------------------------------------------------------------------------- */
+
+static int remove_file(const char *path, struct fuse_error *error)
+{
+    if (unlink(path) != 0 && errno != ENOENT)
+        return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot remove '%s': %s", path, strerror(errno));
+    return FUSERUN_OK;
+}
+
+static bool is_checkpoint(const char *name)
+{
+    const char *digits = name + 5;
+    if (strcmp(name, "latest") == 0)
+        return true;
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    return strspn(digits, "0123456789") > 0 && strcmp(digits + strspn(digits, "0123456789"), ".safetensors") == 0;
+}
+
+static int remove_checkpoints(const char *folder, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    DIR *entries = opendir(folder);
+    if (entries == NULL)
+        return FUSERUN_OK;
+    for (struct dirent *entry = readdir(entries); entry != NULL && status == FUSERUN_OK; entry = readdir(entries)) {
+        if (!is_checkpoint(entry->d_name))
+            continue;
+        char *path = fuse_format("%s/%s", folder, entry->d_name);
+        status = path == NULL ? fuse_fail_memory(error, "a path", strlen(folder)) : remove_file(path, error);
+        free(path);
+    }
+    (void)closedir(entries);
+    (void)rmdir(folder); /* stays if it holds anything else */
+    return status;
+}
+
+static int remove_earlier_run(const struct fuse_outputs *outputs, struct fuse_error *error)
+{
+    for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
+        char *path = fuse_outputs_path(outputs, run_files[i]);
+        const int status =
+            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
+        free(path);
+        FUSE_TRY(status);
+    }
+    char *checkpoints = fuse_outputs_path(outputs, "checkpoints");
+    if (checkpoints == NULL)
+        return fuse_fail_memory(error, "a path", strlen(outputs->folder));
+    const int status = remove_checkpoints(checkpoints, error);
+    free(checkpoints);
+    return status;
+}
+
+static int write_text(const struct fuse_outputs *outputs, const char *name, struct fuse_text *text,
+                      struct fuse_error *error)
+{
+    char *path = fuse_outputs_path(outputs, name);
+    const int status = path == NULL || text->failed ? fuse_fail_memory(error, name, text->length)
+                                                    : fuse_output_text(path, text->data, text->length, error);
+    free(path);
+    return status;
+}
+
+int fuse_outputs_start(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+                       struct fuse_error *error)
+{
+    FUSE_TRY(fuse_make_folders(outputs->folder, error));
+    FUSE_TRY(remove_earlier_run(outputs, error));
+    struct fuse_text text = {0};
+    fuse_config_write(experiment->config, &text);
+    const int status = write_text(outputs, "config.ini", &text, error);
+    fuse_text_free(&text);
+    return status;
+}
+
+/* ---- finishing ------------------------------------------------------------------------------------------------- */
+
+void fuse_peak_add_json(const struct fuse_peak *peak, struct fuse_text *text)
+{
+    fuse_text_addf(text, "\"peak_bytes\":%" PRIu64 ",\"peak_phase\":\"%s\",\"memory\":{", peak->bytes,
+                   fuse_phase_name(peak->phase));
+    for (int i = 0; i < FUSE_CATEGORY_COUNT; i++)
+        fuse_text_addf(text, "%s\"%s\":%" PRIu64, i > 0 ? "," : "", fuse_category_name((enum fuse_category)i),
+                       peak->category_bytes[i]);
+    fuse_text_add(text, "}");
+}
+
+int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+                        struct fuse_error *error)
+{
+    const uint64_t resident_peak = fuse_resident_peak_bytes(); /* before anything is prepared for writing */
+    char *path = fuse_outputs_path(outputs, "model.safetensors");
+    if (path == NULL)
+        return fuse_fail_memory(error, "a path", strlen(outputs->folder));
+    int status = fuse_weights_save(path, experiment->graph, experiment->dict, error);
+    free(path);
+    FUSE_TRY(status);
+    if (!fuse_option_bool(fuse_config_options(experiment->config, "memory"), "timeline"))
+        return FUSERUN_OK;
+    struct fuse_text text = {0};
+    fuse_text_add(&text, "{");
+    fuse_peak_add_json(fuse_ledger_peak(experiment->ledger), &text);
+    fuse_text_addf(&text,
+                   ",\"rss_base_bytes\":%" PRIu64 ",\"rss_peak_bytes\":%" PRIu64 ",\"parameters\":%" PRId64 "}\n",
+                   experiment->resident_base_bytes, resident_peak, fuse_experiment_parameter_values(experiment));
+    status = write_text(outputs, "memory.json", &text, error);
+    fuse_text_free(&text);
+    return status;
+}

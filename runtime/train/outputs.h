@@ -1,0 +1,28 @@
+/* The output folder: what may be overwritten, and the files of a run that are written whole. */
+#ifndef FUSE_TRAIN_OUTPUTS_H
+#define FUSE_TRAIN_OUTPUTS_H
+
+#include "train/experiment.h"
+
+struct fuse_outputs {
+    char *folder; /* absolute */
+};
+
+/* Finds the folder and judges whether a run may start there: what stands in the way is reported at its config line.
+ * Touches nothing. config_path: as typed. only_warn: tell it as a notice (for `check`, which writes nothing). */
+int fuse_outputs_check(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
+                       struct fuse_outputs *outputs, struct fuse_error *error);
+/* Makes the folder, removes an earlier run's files, writes config.ini. */
+int fuse_outputs_start(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+                       struct fuse_error *error);
+/* The path of a file in the folder; the caller frees. NULL when out of memory. */
+char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name) __attribute__((warn_unused_result));
+/* model.safetensors and memory.json. */
+int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+                        struct fuse_error *error);
+void fuse_outputs_free(struct fuse_outputs *outputs);
+
+/* `"peak_bytes":N,"peak_phase":"backward","memory":{...}`, without braces around it. */
+void fuse_peak_add_json(const struct fuse_peak *peak, struct fuse_text *text);
+
+#endif

@@ -1,0 +1,106 @@
+#include "train/experiment.h"
+
+#include "train/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int add_pass(struct fuse_experiment *experiment, enum fuse_purpose purpose, int64_t batch_size,
+                    struct fuse_error *error)
+{
+    if (batch_size == 0 || fuse_experiment_program(experiment, purpose, batch_size) != NULL)
+        return FUSERUN_OK;
+    const bool is_training = purpose == FUSE_PURPOSE_TRAIN;
+    struct fuse_pass *pass = &experiment->passes[experiment->pass_count++];
+    *pass = (struct fuse_pass){.purpose = purpose, .batch_size = batch_size};
+    if (is_training && batch_size == experiment->graph->tensors[0]->shape[0])
+        pass->graph = experiment->graph;
+    else
+        FUSE_TRY(fuse_experiment_build_graph(experiment, batch_size, &pass->graph, error));
+    if (pass->graph->parameter_count != experiment->graph->parameter_count)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                         "the model declares other parameters for a batch of %lld than for one of %lld",
+                         (long long)batch_size, (long long)experiment->graph->tensors[0]->shape[0]);
+    if (is_training)
+        FUSE_TRY(fuse_dict_attach(experiment->dict, pass->graph, error));
+    const struct fuse_program_options options = {
+        .loss = experiment->loss,
+        .label_smoothing = experiment->label_smoothing,
+        .gradients = is_training ? fuse_dict_gradient_use(experiment->dict) : FUSE_GRADIENTS_NONE,
+        .after_backward = is_training ? fuse_dict_after_backward : NULL,
+        .user = experiment->dict,
+    };
+    FUSE_TRY(
+        fuse_program_compile(pass->graph, experiment->backend, experiment->device, &options, &pass->program, error));
+    if (pass->program->arena_bytes > experiment->arena_bytes)
+        experiment->arena_bytes = pass->program->arena_bytes;
+    return FUSERUN_OK;
+}
+
+/* Only what the run will really execute: the shorter last batch of an epoch that it never finishes has no program. */
+int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error)
+{
+    const struct fuse_source *train = &experiment->train;
+    if (experiment->total_updates > 0)
+        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_full_batch(train), error));
+    if (experiment->total_updates >= experiment->updates_per_epoch)
+        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_last_batch(train), error));
+    if (experiment->has_evaluation) {
+        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_EVALUATE, fuse_source_full_batch(&experiment->evaluation), error));
+        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_EVALUATE, fuse_source_last_batch(&experiment->evaluation), error));
+    }
+    const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
+    experiment->persistent[FUSE_CATEGORY_PARAMETER] = experiment->dict->parameter_bytes;
+    experiment->persistent[FUSE_CATEGORY_OPTIMIZER_STATE] = experiment->dict->state_bytes;
+    experiment->persistent[FUSE_CATEGORY_DATA] = train->info.cache_bytes + fuse_feed_bytes(train, reads_targets);
+    if (experiment->has_evaluation)
+        experiment->persistent[FUSE_CATEGORY_DATA] +=
+            experiment->evaluation.info.cache_bytes + fuse_feed_bytes(&experiment->evaluation, reads_targets);
+    for (uint32_t i = 0; i < experiment->pass_count; i++) {
+        struct fuse_peak peak;
+        fuse_program_peak(experiment->passes[i].program, experiment->persistent, &peak);
+        if (i == 0 || peak.bytes > experiment->predicted.bytes)
+            experiment->predicted = peak;
+    }
+    return FUSERUN_OK;
+}
+
+struct fuse_program *fuse_experiment_program(const struct fuse_experiment *experiment, enum fuse_purpose purpose,
+                                             int64_t batch_size)
+{
+    for (uint32_t i = 0; i < experiment->pass_count; i++) {
+        if (experiment->passes[i].purpose == purpose && experiment->passes[i].batch_size == batch_size)
+            return experiment->passes[i].program;
+    }
+    return NULL;
+}
+
+int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_error *error)
+{
+    const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
+    FUSE_TRY(fuse_ledger_new(&experiment->ledger, error));
+    for (int category = 0; category < FUSE_CATEGORY_COUNT; category++) {
+        if (experiment->persistent[category] > 0)
+            fuse_ledger_add_persistent(experiment->ledger, (enum fuse_category)category,
+                                       experiment->persistent[category]);
+    }
+    FUSE_TRY(fuse_dict_allocate(experiment->dict, experiment->graph, experiment->seed, error));
+    if (experiment->weights != NULL)
+        FUSE_TRY(fuse_weights_load(experiment->weights, experiment->graph, experiment->dict, error));
+    FUSE_TRY(fuse_source_load(&experiment->train, error));
+    FUSE_TRY(fuse_feed_new(&experiment->train, experiment->seed, reads_targets, &experiment->train_feed, error));
+    if (experiment->has_evaluation) {
+        FUSE_TRY(fuse_source_load(&experiment->evaluation, error));
+        FUSE_TRY(fuse_feed_new(&experiment->evaluation, experiment->seed, reads_targets, &experiment->evaluation_feed,
+                               error));
+    }
+    if (experiment->arena_bytes > 0)
+        FUSE_TRY(experiment->backend->allocate(experiment->device, experiment->arena_bytes, &experiment->arena, error));
+    for (uint32_t i = 0; i < experiment->pass_count; i++) {
+        struct fuse_program *program = experiment->passes[i].program;
+        fuse_program_bind(program, experiment->arena, experiment->dict->parameters);
+        FUSE_TRY(fuse_ledger_add_pass(experiment->ledger, program->ledger_buffers, program->buffer_count,
+                                      program->phases, program->instruction_count, &program->ledger_pass, error));
+    }
+    return FUSERUN_OK;
+}

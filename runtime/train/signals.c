@@ -1,0 +1,29 @@
+#include "train/loop.h"
+
+#include <signal.h>
+
+static volatile sig_atomic_t was_asked;
+
+static void ask(int number)
+{
+    (void)number;
+    was_asked = 1;
+    /* Whoever asks twice does not want to wait for the update to end. */
+    (void)signal(SIGINT, SIG_DFL);
+    (void)signal(SIGTERM, SIG_DFL);
+}
+
+void fuse_signals_catch(void)
+{
+    struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
+    (void)sigemptyset(&action.sa_mask);
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    /* The reader of the progress lines may go away; the run is not about them. */
+    (void)signal(SIGPIPE, SIG_IGN);
+}
+
+bool fuse_signals_asked(void)
+{
+    return was_asked != 0;
+}
