@@ -64,10 +64,9 @@ FUSE_INLINE double fuse_scaled_erfc(double z)
  * the cancellation of 1 + erf. */
 FUSE_INLINE double fuse_normal(double x, double *bell)
 {
-    double z = fabs(x) * 0.70710678118654752;
-    z = z > 11.0 ? 11.0 : z;
+    const double z = fabs(x) * 0.70710678118654752;
     *bell = fuse_exp(-z * z);
-    const double tail = 0.5 * fuse_scaled_erfc(z) * *bell;
+    const double tail = 0.5 * fuse_scaled_erfc(z > 11.0 ? 11.0 : z) * *bell;
     return x < 0.0 ? tail : 1.0 - tail;
 }
 
