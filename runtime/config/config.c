@@ -288,6 +288,7 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
     for (const struct chain *link = chain; link != NULL; link = link->includer)
         if (is_same_file(link->path, path)) {
             fuse_entry_fail(config, diagnostics, "run", entry, "'%s' includes itself", path);
+            config->has_lost_section = true;
             return FUSERUN_OK;
         }
     const struct chain next = {.path = path, .includer = chain};

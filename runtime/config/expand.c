@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_DEPTH = 64 };
+
 struct expander {
     struct fuse_config *config;
     const char *section_name;
@@ -184,7 +186,13 @@ static const char *run_expander(const struct expander *self)
                         entry->text);
         return NULL;
     }
+    if (config->expansion_depth == MAX_DEPTH) {
+        fuse_entry_fail(config, self->diagnostics, self->section_name, entry, "references go more than %d deep",
+                        MAX_DEPTH);
+        return NULL;
+    }
     entry->expansion = FUSE_EXPANDING;
+    config->expansion_depth++;
     struct fuse_text text = {0};
     bool is_good = true;
     if (has_control(entry->text)) {
@@ -199,6 +207,7 @@ static const char *run_expander(const struct expander *self)
         is_good = entry->expanded != NULL && !text.failed;
     }
     fuse_text_free(&text);
+    config->expansion_depth--;
     entry->expansion = is_good ? FUSE_EXPANDED : FUSE_EXPANSION_FAILED;
     return is_good ? entry->expanded : NULL;
 }

@@ -165,6 +165,7 @@ struct fuse_config {
     struct fuse_section *sections; /* in order of appearance, included files first */
     bool has_lost_section;         /* a header could not be read: what it held may be what seems missing */
     bool is_out_of_memory;
+    int expansion_depth;
     const char **plugin_path;
     size_t plugin_path_count;
     const struct fuse_resolver *resolver; /* during resolve */

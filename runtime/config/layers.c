@@ -296,9 +296,15 @@ static int handle(void *user, const char *section_number, const char *key_number
     struct fuse_entry *first = section->entries;
     while (first != NULL && strcmp(first->key, words->key) != 0)
         first = first->next;
+    while (first != NULL && first->is_broken) { /* told; the one that can be read counts */
+        first->replaced_by = parser->layer;
+        first = first->next;
+        while (first != NULL && strcmp(first->key, words->key) != 0)
+            first = first->next;
+    }
     if (first == NULL)
         parser->last = add_entry(parser, words->key, words->text, (int)line);
-    else if (!first->is_broken && !(parser->words[header].is_repeat && first->line < header)) /* told already */
+    else if (!parser->words[header].is_repeat || first->line > header) /* a repeated section is told already */
         fuse_config_say(parser->config, parser->diagnostics, parser->layer, (int)line, true, section->name, words->key,
                         "the key stands twice, first on line %d", first->line);
     return 1;

@@ -334,16 +334,9 @@ static void value_from_default(struct fuse_config *config, struct fuse_section *
 {
     const struct fuse_option *option = &value->option;
     if ((option->flags & FUSERUN_OPTION_REQUIRED) != 0) {
-        if (section->is_misspelt || is_suggested(section, option->key))
-            return;
-        if (section->places == NULL && config->has_lost_section)
-            return;
-        const char *what = option->help == NULL ? "" : option->help;
-        if (section->places == NULL)
-            fuse_section_fail(config, diagnostics, section, NULL, "the section is missing; it needs %s (%s)",
-                              option->key, what);
-        else
-            fuse_section_fail(config, diagnostics, section, option->key, "the key is missing (%s)", what);
+        if (section->places != NULL && !is_suggested(section, option->key))
+            fuse_section_fail(config, diagnostics, section, option->key, "the key is missing (%s)",
+                              option->help == NULL ? "required" : option->help);
         return;
     }
     const char *text = fuse_section_default(config, section, option, diagnostics);
@@ -475,13 +468,21 @@ static void choose_length(struct fuse_config *config, struct fuse_section *run, 
 
 static void check_length(struct fuse_config *config, struct fuse_section *run, struct fuse_diagnostics *diagnostics)
 {
-    if (fuse_section_entry(run, "steps") != NULL || fuse_section_entry(run, "epochs") != NULL || run->is_misspelt ||
-        is_suggested(run, "steps") || is_suggested(run, "epochs"))
-        return;
-    if (run->places != NULL)
+    if (run->places != NULL && fuse_section_entry(run, "steps") == NULL && fuse_section_entry(run, "epochs") == NULL &&
+        !is_suggested(run, "steps") && !is_suggested(run, "epochs"))
         fuse_section_fail(config, diagnostics, run, "steps", "the key is missing; set steps or epochs");
-    else if (!config->has_lost_section)
-        fuse_section_fail(config, diagnostics, run, NULL, "the section is missing; it needs steps or epochs");
+}
+
+/* Sections that every experiment has. */
+static void check_missing(struct fuse_config *config, struct fuse_diagnostics *diagnostics)
+{
+    static const char *const needed[][2] = {
+        {"run", "steps or epochs"}, {"model", "a plugin"}, {"data", "a plugin"}, {"optimizer", "a plugin"}};
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && !config->has_lost_section; i++) {
+        const struct fuse_section *section = fuse_config_section(config, needed[i][0]);
+        if (section->places == NULL && !section->is_misspelt)
+            fuse_section_fail(config, diagnostics, section, NULL, "the section is missing; it names %s", needed[i][1]);
+    }
 }
 
 static void check_loss(struct fuse_config *config, struct fuse_section *loss, struct fuse_diagnostics *diagnostics)
@@ -540,6 +541,7 @@ int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *
     for (struct fuse_section *section = config->sections; section != NULL; section = section->next)
         if (section->role == FUSE_ROLE_UNKNOWN)
             fail_unknown_section(config, section, diagnostics);
+    check_missing(config, diagnostics);
     struct fuse_section *run = fuse_config_section(config, "run");
     choose_length(config, run, diagnostics);
     /* [data] and [optimizer] before what inherits from them, so that a mistake is told under its own section. */

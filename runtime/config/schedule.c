@@ -6,6 +6,7 @@
 struct walk {
     struct fuse_config *config;
     struct fuse_diagnostics *diagnostics;
+    int depth;
     bool is_unsure; /* a plugin or a stage is unknown, so what refers to what is, too */
 };
 
@@ -37,7 +38,9 @@ static void fail_no_stage(struct walk *walk, struct fuse_section *section, struc
                         "there is no section [scheduler." FUSE_SHOWN "]", FUSE_SHOW(name));
 }
 
-/* Judges a section and everything that it nests. Depth is bounded by the number of sections: none is entered twice. */
+enum { MAX_DEPTH = 64 };
+
+/* Judges a section and everything that it nests. */
 static void follow(struct walk *walk, struct fuse_section *section)
 {
     section->is_reached = true;
@@ -59,8 +62,14 @@ static void follow(struct walk *walk, struct fuse_section *section)
             else if (stage->is_on_stack && entry != NULL)
                 fuse_entry_fail(walk->config, walk->diagnostics, section->name, entry, "[%s] would be nested in itself",
                                 stage->name);
-            else
+            else if (walk->depth == MAX_DEPTH && entry != NULL)
+                fuse_entry_fail(walk->config, walk->diagnostics, section->name, entry,
+                                "stages are nested more than %d deep", MAX_DEPTH);
+            else {
+                walk->depth++;
                 follow(walk, stage);
+                walk->depth--;
+            }
         }
     }
     section->is_on_stack = false;
