@@ -4,7 +4,7 @@
  * operations on planned buffers; for each it asks the backend once for a kernel, then runs the kernels in order, every
  * step. All of a step's memory, workspaces too, comes from buffers that fuserun allocated before the first step.
  *
- * Element-wise operations (RELU to ADD) must work with output 0 in the same memory as input 0 (all of it, exactly).
+ * Element-wise operations (RELU to ADD, ADD_BATCH, DROPOUT) must work with output 0 in the same memory as input 0 (all of it, exactly).
  *
  * All tensors are dense and row-major. "rows" of a tensor is the product of all dimensions but the last. */
 #ifndef FUSERUN_BACKEND_H
@@ -39,11 +39,33 @@ enum fuse_op_kind {
                                       label smoothing */
     FUSERUN_OP_MSE = 14,         /* y, target (equal shapes) -> statistics (2)[, dy = 2 (y - target) scale]; the loss sums
                                     squares over elements */
-    FUSERUN_OP_SUM_LOSS = 15     /* y -> statistics (2)[, dy = scale]; the loss is the sum of all elements */
+    FUSERUN_OP_SUM_LOSS = 15,    /* y -> statistics (2)[, dy = scale]; the loss is the sum of all elements */
+
+    /* Structured operations: their operands keep all dimensions. */
+    FUSERUN_OP_PATCHES = 16,        /* x (B, C, H, W) -> (B, (H/p)(W/p), C p p), p = integers[0]: each row is one patch in
+                                       the order (c, y, x), patches row by row */
+    FUSERUN_OP_LAYER_NORM = 17,     /* x (B, D), w (D), b (D) -> y (B, D), mean (B), rstd (B); eps = numbers[0] */
+    FUSERUN_OP_LAYER_NORM_DX = 18,  /* dy, x, w, mean, rstd -> dx */
+    FUSERUN_OP_LAYER_NORM_DW = 19,  /* dy, x, mean, rstd -> dw (D) = sum over rows of dy (x - mean) rstd; db is LINEAR_DB */
+    FUSERUN_OP_ATTENTION = 20,      /* qkv (B, S, 3 D) -> y (B, S, D), lse (B, H, S); H = integers[0] heads of d = D / H:
+                                       softmax(q k^T / sqrt d) v per head; q, k, v are the thirds of the last dimension;
+                                       lse: log of the softmax's denominator, its maximum included. Dropout on the
+                                       probabilities: p = numbers[0], stream = integers[1] */
+    FUSERUN_OP_ATTENTION_DX = 21,   /* dy, qkv, y, lse -> dqkv; same integers and numbers; probabilities made again */
+    FUSERUN_OP_PREPEND = 22,        /* x (B, S, D), token (D elements) -> y (B, S + 1, D): the token stands first */
+    FUSERUN_OP_PREPEND_DX = 23,     /* dy (B, S + 1, D) -> dx (B, S, D) */
+    FUSERUN_OP_PREPEND_DW = 24,     /* dy (B, S + 1, D) -> dtoken (D), summed over the batch */
+    FUSERUN_OP_ADD_BATCH = 25,      /* x (B, ...), p (as many elements as a sample) -> x + p for every sample */
+    FUSERUN_OP_ADD_BATCH_DW = 26,   /* dy (B, ...) -> dp, summed over the batch */
+    FUSERUN_OP_SELECT = 27,         /* x (B, S, D) -> y (B, D) = x[:, integers[0]] */
+    FUSERUN_OP_SELECT_DX = 28,      /* dy (B, D) -> dx (B, S, D): dy at integers[0], zero elsewhere */
+    FUSERUN_OP_DROPOUT = 29         /* x -> y: element i (of the whole tensor) is 0 if host->random_uniform(call->seed,
+                                       integers[0] + call->draw, i) < p, else x / (1 - p); p = numbers[0]. Its own
+                                       derivative. Element-wise */
 };
 
 enum fuse_op_flag {
-    FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB) */
+    FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB, and DROPOUT as its own derivative) */
     FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW: output 0 is scratch for worker_count panels; each finished panel goes to
                                         call->panel and is dropped */
 };
@@ -82,6 +104,8 @@ struct fuse_kernel_call {
     void *workspace;      /* workspace_bytes, aligned to 64 */
     const double *scalars;
     const struct fuse_panel_hook *panel; /* FUSERUN_OP_PANELS only */
+    uint64_t seed;        /* of the run, for dropout */
+    uint64_t draw;        /* number of this batch in the run: the same again when an operation is recomputed */
 };
 
 /* What a kernel wants, known when it is compiled. */

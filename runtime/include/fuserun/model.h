@@ -70,7 +70,8 @@ struct fuse_graph_api {
     struct fuse_tensor *(*parameter)(struct fuse_graph *graph, const char *name, uint32_t rank, const int64_t *shape,
                                      const struct fuse_init *init);
     struct fuse_tensor *(*linear)(struct fuse_graph *graph, struct fuse_tensor *x, struct fuse_tensor *weight,
-                                  struct fuse_tensor *bias); /* x (..., K), weight (N, K), bias (N) or NULL -> (..., N) */
+                                  struct fuse_tensor *bias); /* x (..., K), weight (N, K) or (N, ...) with K elements a
+                                                                row, bias (N) or NULL -> (..., N) */
     struct fuse_tensor *(*relu)(struct fuse_graph *graph, struct fuse_tensor *x);
     struct fuse_tensor *(*gelu)(struct fuse_graph *graph, struct fuse_tensor *x); /* the erf form */
     struct fuse_tensor *(*tanh)(struct fuse_graph *graph, struct fuse_tensor *x);
@@ -87,6 +88,26 @@ struct fuse_graph_api {
     /* The sticky error: FUSERUN_OK while there was none. fail() sets it with a message of the model's own. */
     int (*status)(const struct fuse_graph *graph);
     struct fuse_tensor *(*fail)(struct fuse_graph *graph, const char *key, const char *format, ...) FUSERUN_PRINTF(3, 4);
+
+    /* For transformers. */
+    struct fuse_tensor *(*patches)(struct fuse_graph *graph, struct fuse_tensor *x,
+                                   int64_t patch); /* (B, C, H, W) -> (B, (H/p)(W/p), C p p) */
+    struct fuse_tensor *(*layer_norm)(struct fuse_graph *graph, struct fuse_tensor *x, struct fuse_tensor *weight,
+                                      struct fuse_tensor *bias, double eps); /* over the last dimension */
+    struct fuse_tensor *(*attention)(struct fuse_graph *graph, struct fuse_tensor *qkv, int64_t heads,
+                                     double dropout); /* (B, S, 3 D) -> (B, S, D) */
+    struct fuse_tensor *(*prepend)(struct fuse_graph *graph, struct fuse_tensor *x,
+                                   struct fuse_tensor *token); /* (B, S, D), D elements -> (B, S + 1, D) */
+    struct fuse_tensor *(*add_batch)(struct fuse_graph *graph, struct fuse_tensor *x,
+                                     struct fuse_tensor *parameter); /* added to every sample */
+    struct fuse_tensor *(*select)(struct fuse_graph *graph, struct fuse_tensor *x,
+                                  int64_t index); /* (B, S, D) -> (B, D) */
+    struct fuse_tensor *(*dropout)(struct fuse_graph *graph, struct fuse_tensor *x,
+                                   double probability); /* in training only */
+
+    /* Says that a new block begins with tensor x: with `recompute = blocks` only the tensors that enter blocks are kept, and
+     * what is inside a block is computed again, with the same random numbers, when the backward pass comes to it. */
+    void (*block)(struct fuse_graph *graph, struct fuse_tensor *x);
 };
 
 struct fuse_model {
