@@ -17,7 +17,8 @@ import sys
 # Test programs set their own `timeout:` for a quick machine; slow and shared ones get this many times as long.
 PATIENCE = 4
 PROJECT = "fuserun"
-TAIL_LINES = 60
+HEAD_LINES = 40
+TAIL_LINES = 40
 
 CMOCKA_LINE = re.compile(r"^\[\s*(RUN|OK|FAILED|SKIPPED)\s*\] (.+)$")
 UNITTEST_RAN = re.compile(r"^Ran (\d+) tests? in ", re.M)
@@ -138,9 +139,10 @@ def run_meson(build, names):
 def show_failure(outcome):
     print(f"\n---- FAILED {outcome.name}: {', '.join(outcome.failed)}")
     lines = outcome.text.splitlines()
-    if len(lines) > TAIL_LINES:
-        print(f"    ... {len(lines) - TAIL_LINES} lines before ...")
-    for line in lines[-TAIL_LINES:]:
+    left_out = len(lines) - HEAD_LINES - TAIL_LINES
+    if left_out > 0:
+        lines[HEAD_LINES:-TAIL_LINES] = [f"... {left_out} lines ..."]
+    for line in lines:
         print("    " + line)
 
 
