@@ -510,6 +510,30 @@ static void plugins_beside_the_config_are_found(void **state)
     fuse_registry_free(&registry);
 }
 
+static void shipped_plugins_are_found_and_standard(void **state)
+{
+    (void)state;
+    static const struct {
+        enum fuse_kind kind;
+        const char *name;
+    } cases[] = {{FUSERUN_KIND_OPTIMIZER, "sgd"},    {FUSERUN_KIND_OPTIMIZER, "adam"},
+                 {FUSERUN_KIND_OPTIMIZER, "adamw"},  {FUSERUN_KIND_SCHEDULER, "constant"},
+                 {FUSERUN_KIND_SCHEDULER, "cosine"}, {FUSERUN_KIND_DATASET, "idx"},
+                 {FUSERUN_KIND_DATASET, "tensors"}};
+    struct fuse_registry *registry = registry_of(NULL, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct fuse_component *component;
+        const char *file;
+        struct fuse_error error = FUSE_ERROR_INIT;
+        if (fuse_registry_find(registry, cases[i].kind, cases[i].name, &component, &file, &error) != FUSERUN_OK)
+            fail_msg("%s", error.text);
+        assert_string_equal(component->name, cases[i].name);
+        assert_true(fuse_registry_is_standard(registry, file));
+    }
+    assert_int_equal(fuse_registry_notice_count(registry), 0);
+    fuse_registry_free(&registry);
+}
+
 /* ---- all of them, and the host ------------------------------------------------------------------------------------
  */
 
@@ -610,6 +634,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(unknown_names_are_refused_with_what_is_known),
         cmocka_unit_test(the_working_directory_is_not_searched),
         cmocka_unit_test(plugins_beside_the_config_are_found),
+        cmocka_unit_test(shipped_plugins_are_found_and_standard),
         cmocka_unit_test(visiting_loads_everything),
         cmocka_unit_test(host_services_work),
     };

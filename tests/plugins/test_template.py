@@ -1,5 +1,6 @@
 """The template plugins, built as a user would build them: one compiler line with the flags of fuserun.pc, a file dropped
-into a folder. argv[1]: plugin_probe, which loads a plugin through the registry and prints what it found."""
+into a folder. Arguments: plugin_probe, which loads a plugin through the registry and prints what it found; the
+installation's folders of plugins and programs."""
 import os
 import shutil
 import subprocess
@@ -7,7 +8,8 @@ import sys
 import tempfile
 import unittest
 
-PROBE = sys.argv.pop(1)
+PROBE, PLUGIN_DIR, BIN_DIR = sys.argv[1:4]
+del sys.argv[1:4]
 SOURCE = os.environ["FUSERUN_SOURCE"]
 TEMPLATE = os.path.join(SOURCE, "plugins", "template")
 STRICT = "-Wall -Wextra -Wpedantic -Werror".split()
@@ -105,9 +107,9 @@ class Template(unittest.TestCase):
             file.write(text)
         return path
 
-    def probe(self, kind, name):
+    def probe(self, kind, name, program=PROBE, folder=None):
         env = {key: value for key, value in os.environ.items() if key != "FUSERUN_PLUGIN_PATH"}
-        return subprocess.run([PROBE, self.folder, kind, name], text=True, capture_output=True, env=env)
+        return subprocess.run([program, folder or self.folder, kind, name], text=True, capture_output=True, env=env)
 
     def good_probe(self, kind, name):
         done = self.probe(kind, name)
@@ -142,6 +144,23 @@ class Template(unittest.TestCase):
                 self.assertEqual(self.exported(path), ["fuse_plugin_v1"])
                 self.assertIn("option half_life", self.good_probe("scheduler", "my_scheduler"))
 
+    @unittest.skipIf(os.path.isabs(PLUGIN_DIR) or os.path.isabs(BIN_DIR), "an installation that cannot be moved")
+    def test_an_installed_program_finds_its_plugins_wherever_it_is(self):
+        prefix = os.path.join(self.folder, "a prefix")
+        optimizers = os.path.join(prefix, PLUGIN_DIR, "optimizers")
+        os.makedirs(optimizers)
+        os.makedirs(os.path.join(prefix, BIN_DIR))
+        program = shutil.copy(PROBE, os.path.join(prefix, BIN_DIR))
+        plugin = shutil.move(self.build("cc", os.path.join(TEMPLATE, "my_optimizer.c"), "my_optimizer"), optimizers)
+        empty = os.path.join(self.folder, "empty")
+        os.mkdir(empty)
+        done = self.probe("optimizer", "my_optimizer", program, empty)
+        self.assertEqual(done.stderr, "")
+        self.assertIn("file " + plugin, done.stdout.splitlines())
+        # The build it came from is out of sight.
+        done = self.probe("optimizer", "my_optimiser", program, empty)
+        self.assertEqual(done.stderr, "no optimizer 'my_optimiser' (did you mean 'my_optimizer'?); known: my_optimizer\n")
+
     def test_the_documented_line_is_the_tested_one(self):
         line = "cc -shared -fPIC $(pkg-config --cflags fuserun) my_optimizer.c -o plugins/my_optimizer.so"
         for path in ("plugins/template/README.md", "plugins/template/my_optimizer.c",
@@ -150,7 +169,7 @@ class Template(unittest.TestCase):
                 self.assertIn(line, file.read(), path)
 
     def test_the_manual_shows_the_template(self):
-        """optimizer.h prints the whole optimizer; it must be the one that is built here."""
+        # optimizer.h prints the whole optimizer; it must be the one that is built here.
         with open(os.path.join(SOURCE, "runtime/include/fuserun/optimizer.h")) as file:
             manual = file.read().split("Build it with")[0]
         with open(os.path.join(TEMPLATE, "my_optimizer.c")) as file:
@@ -176,7 +195,7 @@ class Template(unittest.TestCase):
                 os.remove(path)
 
     def test_without_instruction_set_dispatch(self):
-        """Other processors take the plain loop; leaving the macro that tells x86-64 undefined shows that it compiles."""
+        # Other processors take the plain loop; leaving the macro that tells x86-64 undefined shows that it compiles.
         source = self.write("many_rules.c", "#include <math.h>\n#undef __x86_64__\n" + RULES)
         for compiler in compilers(["gcc", "clang"]):
             with self.subTest(compiler=compiler):
