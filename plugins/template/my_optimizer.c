@@ -8,10 +8,12 @@
 #include <fuserun/optimizer.h>
 
 /* One element's update: param and the states are read and written, grad and the scalars only read. */
+/* clang-format off */
 FUSERUN_RULE(sign_rule, (momentum_buffer), (lr, momentum),
     momentum_buffer = momentum * momentum_buffer + (1.0f - momentum) * grad;
     param -= momentum_buffer > 0.0f ? lr : -lr;
 )
+/* clang-format on */
 
 /* What the config may say in [optimizer] and [group NAME]; the order is that of update->hyper below. */
 enum { LR, MOMENTUM };

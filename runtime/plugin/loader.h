@@ -24,7 +24,7 @@ struct fuse_checked_plugin {
     struct fuse_block *blocks;
 };
 
-/* Checks what an entry function returned, in order: size, ABI block, name, components; see the README of plugins/.
+/* Checks what an entry function returned, in order: size, ABI block, name, components; see plugins/template/README.md.
  * stem: the file's name without .so. The message does not name the file. */
 int fuse_plugin_check(const struct fuse_plugin *given, const char *stem, struct fuse_checked_plugin *checked,
                       struct fuse_error *error);

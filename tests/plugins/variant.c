@@ -12,11 +12,13 @@ extern int fuse_test_nobody_defines_this(void);
 
 static char variant[64]; /* this file's name without .so */
 
+/* clang-format off */
 FUSERUN_RULE(decay_rule, (mean, scale), (lr, momentum),
     mean = momentum * mean + grad;
     scale = scale + 1.0f;
     param -= lr * mean;
 )
+/* clang-format on */
 
 static struct fuse_option options[] = {
     FUSERUN_OPTION(.key = "lr", .type = FUSERUN_OPTION_NUMBER, .default_text = "1e-3", .range = "[0, inf)",
@@ -74,7 +76,8 @@ static struct later_component components[] = {
     {{FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_OPTIMIZER, variant, "an optimizer",
       FUSERUN_OPTIMIZER_ELEMENTWISE, options, 2, sizeof options[0], &optimizer},
      NULL},
-    {{FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_SCHEDULER, variant, NULL, 0, NULL, 0, 0, &scheduler}, NULL},
+    {{FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_SCHEDULER, variant, NULL, 0, NULL, 0, 0, &scheduler},
+     NULL},
 };
 static struct fuse_plugin plugin = {FUSERUN_STRUCT_SIZE(fuse_plugin, component_stride),
                                     FUSERUN_ABI,
