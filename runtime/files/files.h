@@ -6,6 +6,8 @@
 
 #include <fuserun/files.h>
 
+#include <stdbool.h>
+
 /* "cannot DO 'PATH': REASON" with the reason of errno value `cause`; a long path is shortened at its front, so that the
  * reason always fits. */
 int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *path, int cause);
@@ -17,6 +19,9 @@ const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_B
 
 /* The end of a path that fits into a message beside its other words. */
 const char *fuse_shown_path(const char *path);
+
+/* Whole and well-formed UTF-8 (which NUL is, too). */
+bool fuse_is_utf8(const char *text, size_t length);
 
 /* The table behind FUSERUN_FILE_SERVICES. */
 const struct fuse_file_services *fuse_file_services(void);

@@ -1,5 +1,5 @@
-/* Writing whole files so that a crash never leaves half of one under its name: temporary name in the same folder, write,
- * fsync, rename, fsync the folder. Short writes and EINTR are handled. */
+/* Writing whole files so that a crash never leaves half of one under its name: temporary name in the same folder,
+ * write, fsync, rename, fsync the folder. Short writes and EINTR are handled. */
 #ifndef FUSE_FILES_OUTPUT_H
 #define FUSE_FILES_OUTPUT_H
 

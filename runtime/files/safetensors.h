@@ -1,7 +1,7 @@
 /* files/ - formats on disk: safetensors (this file), and writing whole files safely. Uses base/.
  *
- * safetensors: u64 little-endian header length, that many bytes of JSON, then the data. The reader trusts nothing: every
- * length and offset is checked before it is used, and nothing is allocated on the word of a file alone. */
+ * safetensors: u64 little-endian header length, that many bytes of JSON, then the data. The reader trusts nothing:
+ * every length and offset is checked before it is used, and nothing is allocated on the word of a file alone. */
 #ifndef FUSE_FILES_SAFETENSORS_H
 #define FUSE_FILES_SAFETENSORS_H
 

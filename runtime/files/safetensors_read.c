@@ -2,16 +2,13 @@
 
 #include "base/text.h"
 #include "files/files.h"
+#include "files/input.h"
 
 #include <jansson.h>
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* How the header is read: jansson's tree of a whole header takes some 45 times its size ("[[],[],[],..."), so a header
  * of 100 MB would cost gigabytes. Here the header is cut into the members of its object, found by counting brackets
@@ -27,8 +24,7 @@ struct metadata {
 };
 
 struct fuse_safetensors {
-    char *path;
-    int descriptor;
+    struct fuse_input input;
     struct fuse_safetensors_entry *entries; /* in the order of their data; name and shape are one allocation, shape's */
     size_t entry_count;
     size_t entry_capacity;
@@ -59,21 +55,21 @@ const struct fuse_safetensors_dtype *fuse_safetensors_dtype(const char *name)
 static int bad_file(const struct fuse_safetensors *file, struct fuse_error *error, const char *what)
 {
     return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "'%s' is not a valid .safetensors file: %s",
-                     fuse_shown_path(file->path), what);
+                     fuse_shown_path(file->input.path), what);
 }
 
 static int bad_json(const struct fuse_safetensors *file, struct fuse_error *error, const char *what)
 {
     char shown[FUSE_SHOWN_BYTES];
     return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL,
-                     "'%s' is not a valid .safetensors file: its header is not JSON: %s", fuse_shown_path(file->path),
-                     fuse_shown(what, strlen(what), shown));
+                     "'%s' is not a valid .safetensors file: its header is not JSON: %s",
+                     fuse_shown_path(file->input.path), fuse_shown(what, strlen(what), shown));
 }
 
 static int bad_tensor(const struct fuse_safetensors *file, struct fuse_error *error, const char *name, const char *what)
 {
     char shown[FUSE_SHOWN_BYTES];
-    return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "'%s': tensor '%s': %s", fuse_shown_path(file->path),
+    return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "'%s': tensor '%s': %s", fuse_shown_path(file->input.path),
                      fuse_shown(name, strlen(name), shown), what);
 }
 
@@ -88,7 +84,7 @@ static int bad_member(const struct fuse_safetensors *file, struct fuse_error *er
     const char *end = name;
     while (end < limit && *end != '"')
         end += *end == '\\' && end + 1 < limit ? 2 : 1;
-    return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "'%s': tensor '%s': %s", fuse_shown_path(file->path),
+    return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "'%s': tensor '%s': %s", fuse_shown_path(file->input.path),
                      fuse_shown(name, (size_t)(end - name), shown), what);
 }
 
@@ -434,54 +430,20 @@ static int read_header(struct fuse_safetensors *file, char *header, size_t lengt
 
 /* ---- the public calls ------------------------------------------------------------------------------------------ */
 
-static int read_at(const struct fuse_safetensors *file, uint64_t offset, void *bytes, uint64_t count,
-                   struct fuse_error *error)
-{
-    enum { CALL_BYTES = 1 << 30 }; /* Linux reads no more than 2 GiB in one call */
-    unsigned char *to = bytes;
-    while (count > 0) {
-        const ssize_t got = pread(file->descriptor, to, count < CALL_BYTES ? (size_t)count : CALL_BYTES, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return fuse_fail_errno(error, "read", file->path, errno);
-        if (got == 0)
-            return fuse_fail(error, FUSERUN_ERROR_IO, NULL,
-                             "cannot read '%s': it has become shorter since it was opened",
-                             fuse_shown_path(file->path));
-        to += got;
-        offset += (uint64_t)got;
-        count -= (uint64_t)got;
-    }
-    return FUSERUN_OK;
-}
-
 int fuse_safetensors_open(const char *path, struct fuse_safetensors **file, struct fuse_error *error)
 {
     int status;
-    struct stat found;
     unsigned char prefix[8];
     char *header = NULL;
     *file = NULL;
     struct fuse_safetensors *self = calloc(1, sizeof *self);
     if (self == NULL)
         return fuse_fail_memory(error, "an open file", sizeof *self);
-    self->descriptor = -1;
-    self->path = fuse_strdup(path);
-    if (self->path == NULL)
-        FUSE_TRY_OUT(fuse_fail_memory(error, "a file's name", strlen(path)));
-    do
-        self->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
-    while (self->descriptor < 0 && errno == EINTR);
-    if (self->descriptor < 0 || fstat(self->descriptor, &found) != 0)
-        FUSE_TRY_OUT(fuse_fail_errno(error, "open", path, errno));
-    if (!S_ISREG(found.st_mode))
-        FUSE_TRY_OUT(
-            fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot read '%s': not a regular file", fuse_shown_path(path)));
-    const uint64_t file_bytes = (uint64_t)found.st_size;
+    FUSE_TRY_OUT(fuse_input_open(path, &self->input, error));
+    const uint64_t file_bytes = self->input.byte_count;
     if (file_bytes < sizeof prefix)
         FUSE_TRY_OUT(bad_file(self, error, "it is shorter than the 8 bytes of its header's length"));
-    FUSE_TRY_OUT(read_at(self, 0, prefix, sizeof prefix, error));
+    FUSE_TRY_OUT(fuse_input_read(&self->input, 0, prefix, sizeof prefix, error));
     uint64_t header_bytes = 0;
     for (size_t i = sizeof prefix; i-- > 0;)
         header_bytes = header_bytes << 8 | prefix[i];
@@ -493,7 +455,7 @@ int fuse_safetensors_open(const char *path, struct fuse_safetensors **file, stru
     header = malloc((size_t)header_bytes + 1);
     if (header == NULL)
         FUSE_TRY_OUT(fuse_fail_memory(error, "a file's header", (size_t)header_bytes));
-    FUSE_TRY_OUT(read_at(self, sizeof prefix, header, header_bytes, error));
+    FUSE_TRY_OUT(fuse_input_read(&self->input, sizeof prefix, header, header_bytes, error));
     FUSE_TRY_OUT(read_header(self, header, (size_t)header_bytes, error));
     FUSE_TRY_OUT(check_all(self, data_start, file_bytes - data_start, error));
     *file = self;
@@ -515,12 +477,10 @@ void fuse_safetensors_close(struct fuse_safetensors **file)
         free(self->metadata[i].key);
         free(self->metadata[i].value);
     }
-    if (self->descriptor >= 0)
-        (void)close(self->descriptor);
+    fuse_input_close(&self->input);
     free(self->entries);
     free(self->by_name);
     free(self->metadata);
-    free(self->path);
     free(self);
     *file = NULL;
 }
@@ -557,5 +517,5 @@ int fuse_safetensors_read(const struct fuse_safetensors *file, const struct fuse
 {
     if (offset > entry->byte_count || byte_count > entry->byte_count - offset)
         return bad_tensor(file, error, entry->name, "a read reaches past its end");
-    return read_at(file, entry->offset + offset, bytes, byte_count, error);
+    return fuse_input_read(&file->input, entry->offset + offset, bytes, byte_count, error);
 }

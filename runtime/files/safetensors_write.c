@@ -4,8 +4,6 @@
 #include "files/files.h"
 #include "files/output.h"
 
-#include <jansson.h>
-
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,20 +42,13 @@ static int compare_outputs(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-static bool is_utf8(const char *text)
-{
-    json_t *string = json_string(text);
-    json_decref(string);
-    return string != NULL;
-}
-
 static int check_output(const struct fuse_safetensors_output *output, struct fuse_error *error)
 {
     const struct fuse_safetensors_dtype *dtype = fuse_safetensors_dtype(output->dtype);
     if (dtype == NULL)
         return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': unknown dtype '%s'", output->name,
                          output->dtype);
-    if (!is_utf8(output->name) || strcmp(output->name, FUSE_SAFETENSORS_METADATA) == 0)
+    if (!fuse_is_utf8(output->name, strlen(output->name)) || strcmp(output->name, FUSE_SAFETENSORS_METADATA) == 0)
         return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL,
                          "tensor '%s': not a name that a .safetensors file can hold", output->name);
     uint64_t bits = dtype->bits;
@@ -92,7 +83,8 @@ static int add_metadata(struct fuse_text *header, const char *const *metadata, s
     qsort(pairs, count, sizeof *pairs, compare_pairs);
     fuse_text_add(header, "\"" FUSE_SAFETENSORS_METADATA "\":{");
     for (size_t i = 0; i < count; i++) {
-        if (!is_utf8(pairs[i].key) || !is_utf8(pairs[i].value) ||
+        if (!fuse_is_utf8(pairs[i].key, strlen(pairs[i].key)) ||
+            !fuse_is_utf8(pairs[i].value, strlen(pairs[i].value)) ||
             (i > 0 && strcmp(pairs[i - 1].key, pairs[i].key) == 0))
             FUSE_TRY_OUT(
                 fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "metadata '%s': twice, or not UTF-8", pairs[i].key));

@@ -2,6 +2,8 @@
 
 #include "files/safetensors.h"
 
+#include <jansson.h>
+
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +28,13 @@ const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_B
     }
     (void)snprintf(buffer + count, FUSE_SHOWN_BYTES - count, "%s", count < length ? more : "");
     return buffer;
+}
+
+bool fuse_is_utf8(const char *text, size_t length)
+{
+    json_t *string = json_stringn(text, length);
+    json_decref(string);
+    return string != NULL;
 }
 
 const char *fuse_shown_path(const char *path)
