@@ -11,6 +11,7 @@
 #define FUSE_STREAM_SHUFFLE 0x1000000000000000u
 #define FUSE_STREAM_PARAMETER 0x2000000000000000u
 #define FUSE_STREAM_DATA 0x3000000000000000u
+#define FUSE_STREAM_DROPOUT 0x4000000000000000u
 
 void fuse_random_block(uint64_t seed, uint64_t stream, uint64_t block, uint32_t words[4]);
 uint64_t fuse_random_bits(uint64_t seed, uint64_t stream, uint64_t index);

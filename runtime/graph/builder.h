@@ -11,6 +11,9 @@ struct fuse_builder {
     uint32_t *gradients;           /* by tensor storage: the buffer that holds the loss's gradient so far */
     uint32_t *parameter_gradients; /* by parameter: its whole gradient, or its panels' scratch */
     bool *needs_gradient;          /* by tensor storage */
+    uint32_t *producer;            /* by tensor storage: the node that makes it; UINT32_MAX: none */
+    uint32_t *again;               /* by tensor storage: the buffer of its value made again for the backward pass */
+    bool *crosses_blocks;          /* by tensor storage: used in another block than its own */
     struct fuse_error *error;
 };
 
@@ -31,8 +34,24 @@ void fuse_instruction_add_input_tensor(struct fuse_instruction *instruction, uin
 void fuse_instruction_add_output_tensor(struct fuse_instruction *instruction, uint32_t buffer,
                                         const struct fuse_tensor *tensor);
 
-/* backward.c: the backward pass of all nodes, with post-accumulate callbacks in place. */
+/* An input of a node as its kernel takes it: a weight as (N, K), the operands of structured operations whole, all else
+ * as (rows, last dimension). */
+void fuse_instruction_add_node_input(struct fuse_instruction *instruction, const struct fuse_builder *builder,
+                                     const struct fuse_node *node, uint32_t input, uint32_t buffer);
+
+/* forward.c: the instruction of a forward node; values: one buffer an input (FUSE_NO_BUFFER: absent). */
+int fuse_builder_add_node(struct fuse_builder *builder, uint32_t node, enum fuse_phase phase, const uint32_t *values,
+                          uint32_t output);
+int fuse_builder_add_forward(struct fuse_builder *builder);
+/* The value of a tensor for the backward pass of `node`: what the forward pass left, or, for what is cheap to make
+ * again and for the inside of blocks under recompute = blocks, instructions that make it again. */
+int fuse_builder_value(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer);
+
+/* derive.c: the backward instructions of one node. */
 int fuse_builder_mark_gradients(struct fuse_builder *builder);
+int fuse_builder_derive(struct fuse_builder *builder, uint32_t node);
+
+/* backward.c: the backward pass of all nodes, with post-accumulate callbacks in place. */
 int fuse_builder_add_backward(struct fuse_builder *builder);
 
 #endif

@@ -1,4 +1,4 @@
-#include "graph/graph.h"
+#include "graph/construct.h"
 
 #include "base/random.h"
 #include "base/text.h"
@@ -16,7 +16,7 @@ int64_t fuse_element_count(uint32_t rank, const int64_t *shape)
 }
 
 /* False if the shape is not usable: a dimension below 1, or more elements than memory could ever hold. */
-static bool is_shape_sound(uint32_t rank, const int64_t *shape)
+bool fuse_is_shape_sound(uint32_t rank, const int64_t *shape)
 {
     int64_t count = 1;
     if (rank > FUSERUN_MAX_DIMS)
@@ -30,7 +30,7 @@ static bool is_shape_sound(uint32_t rank, const int64_t *shape)
 }
 
 /* Makes room for one more of `size` bytes. */
-static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t size)
+bool fuse_graph_grow(void **array, uint32_t count, uint32_t *capacity, size_t size)
 {
     if (count < *capacity)
         return true;
@@ -43,9 +43,7 @@ static bool grow(void **array, uint32_t count, uint32_t *capacity, size_t size)
     return true;
 }
 
-static struct fuse_tensor *graph_fail(struct fuse_graph *graph, int code, const char *key, const char *format, ...)
-    FUSERUN_PRINTF(4, 5);
-static struct fuse_tensor *graph_fail(struct fuse_graph *graph, int code, const char *key, const char *format, ...)
+struct fuse_tensor *fuse_graph_fail(struct fuse_graph *graph, int code, const char *key, const char *format, ...)
 {
     if (graph->error.code == FUSERUN_OK) {
         va_list arguments;
@@ -56,19 +54,20 @@ static struct fuse_tensor *graph_fail(struct fuse_graph *graph, int code, const 
     return NULL;
 }
 
-static struct fuse_tensor *out_of_memory(struct fuse_graph *graph)
+struct fuse_tensor *fuse_graph_out_of_memory(struct fuse_graph *graph)
 {
-    return graph_fail(graph, FUSERUN_ERROR_MEMORY, NULL, "out of memory for the graph");
+    return fuse_graph_fail(graph, FUSERUN_ERROR_MEMORY, NULL, "out of memory for the graph");
 }
 
-static struct fuse_tensor *add_tensor(struct fuse_graph *graph, enum fuse_tensor_role role, uint32_t rank,
-                                      const int64_t *shape)
+struct fuse_tensor *fuse_graph_add_tensor(struct fuse_graph *graph, enum fuse_tensor_role role, uint32_t rank,
+                                          const int64_t *shape)
 {
-    if (!grow((void **)&graph->tensors, graph->tensor_count, &graph->tensor_capacity, sizeof *graph->tensors))
-        return out_of_memory(graph);
+    if (!fuse_graph_grow((void **)&graph->tensors, graph->tensor_count, &graph->tensor_capacity,
+                         sizeof *graph->tensors))
+        return fuse_graph_out_of_memory(graph);
     struct fuse_tensor *tensor = calloc(1, sizeof *tensor);
     if (tensor == NULL)
-        return out_of_memory(graph);
+        return fuse_graph_out_of_memory(graph);
     *tensor = (struct fuse_tensor){.graph = graph,
                                    .index = graph->tensor_count,
                                    .role = role,
@@ -80,187 +79,21 @@ static struct fuse_tensor *add_tensor(struct fuse_graph *graph, enum fuse_tensor
     return tensor;
 }
 
-static struct fuse_tensor *add_node(struct fuse_graph *graph, enum fuse_op_kind kind, struct fuse_tensor *const *inputs,
-                                    uint32_t input_count, uint32_t rank, const int64_t *shape)
+struct fuse_tensor *fuse_graph_add_node(struct fuse_graph *graph, enum fuse_op_kind kind,
+                                        struct fuse_tensor *const *inputs, uint32_t input_count, uint32_t rank,
+                                        const int64_t *shape)
 {
-    if (!grow((void **)&graph->nodes, graph->node_count, &graph->node_capacity, sizeof *graph->nodes))
-        return out_of_memory(graph);
-    struct fuse_tensor *output = add_tensor(graph, FUSE_TENSOR_ACTIVATION, rank, shape);
+    if (!fuse_graph_grow((void **)&graph->nodes, graph->node_count, &graph->node_capacity, sizeof *graph->nodes))
+        return fuse_graph_out_of_memory(graph);
+    struct fuse_tensor *output = fuse_graph_add_tensor(graph, FUSE_TENSOR_ACTIVATION, rank, shape);
     if (output == NULL)
         return NULL;
     struct fuse_node *node = &graph->nodes[graph->node_count++];
-    *node = (struct fuse_node){.kind = kind, .input_count = input_count, .output = output->index};
+    *node = (struct fuse_node){
+        .kind = kind, .input_count = input_count, .output = output->index, .block = graph->block_count};
     for (uint32_t i = 0; i < input_count; i++)
         node->inputs[i] = inputs[i] == NULL ? UINT32_MAX : inputs[i]->index;
     return output;
-}
-
-/* An operation may follow: no mistake so far, and its tensors belong to this graph. */
-static bool is_usable(struct fuse_graph *graph, const struct fuse_tensor *tensor, const char *operation)
-{
-    if (graph->error.code != FUSERUN_OK)
-        return false;
-    if (tensor == NULL)
-        (void)graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "the model calls %s on no tensor", operation);
-    else if (tensor->graph != graph)
-        (void)graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "the model calls %s on a tensor of another graph",
-                         operation);
-    return graph->error.code == FUSERUN_OK;
-}
-
-static struct fuse_tensor *api_parameter(struct fuse_graph *graph, const char *name, uint32_t rank,
-                                         const int64_t *shape, const struct fuse_init *init)
-{
-    if (graph->error.code != FUSERUN_OK)
-        return NULL;
-    if (name == NULL || *name == '\0')
-        return graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "the model declares a parameter without a name");
-    if (rank > FUSERUN_MAX_DIMS || !is_shape_sound(rank, shape))
-        return graph_fail(graph, FUSERUN_ERROR_CONFIG, NULL, "parameter '%s' has an impossible shape", name);
-    for (uint32_t i = 0; i < graph->parameter_count; i++)
-        if (strcmp(graph->parameters[i].name, name) == 0)
-            return graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "the model declares parameter '%s' twice", name);
-    if (!grow((void **)&graph->parameters, graph->parameter_count, &graph->parameter_capacity,
-              sizeof *graph->parameters))
-        return out_of_memory(graph);
-    char *copy = fuse_strdup(name);
-    struct fuse_tensor *tensor = copy == NULL ? NULL : add_tensor(graph, FUSE_TENSOR_PARAMETER, rank, shape);
-    if (tensor == NULL) {
-        free(copy);
-        return out_of_memory(graph);
-    }
-    tensor->parameter = graph->parameter_count;
-    struct fuse_parameter *parameter = &graph->parameters[graph->parameter_count++];
-    *parameter = (struct fuse_parameter){
-        .name = copy, .tensor = tensor->index, .rank = rank, .element_count = fuse_element_count(rank, shape)};
-    memcpy(parameter->shape, shape, rank * sizeof *shape);
-    if (init != NULL)
-        parameter->init = *init;
-    return tensor;
-}
-
-static struct fuse_tensor *api_linear(struct fuse_graph *graph, struct fuse_tensor *x, struct fuse_tensor *weight,
-                                      struct fuse_tensor *bias)
-{
-    if (!is_usable(graph, x, "linear") || !is_usable(graph, weight, "linear") ||
-        (bias != NULL && !is_usable(graph, bias, "linear")))
-        return NULL;
-    if (weight->role != FUSE_TENSOR_PARAMETER || weight->rank != 2)
-        return graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "linear: the weight must be a parameter (N, K)");
-    const int64_t out = weight->shape[0], in = weight->shape[1];
-    const char *name = graph->parameters[weight->parameter].name;
-    if (x->rank < 2 || x->shape[x->rank - 1] != in)
-        return graph_fail(graph, FUSERUN_ERROR_CONFIG, NULL, "'%s' takes %lld inputs, but gets %lld", name,
-                          (long long)in, (long long)(x->rank < 1 ? 0 : x->shape[x->rank - 1]));
-    if (bias != NULL && (bias->role != FUSE_TENSOR_PARAMETER || bias->rank != 1 || bias->shape[0] != out))
-        return graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "linear: the bias of '%s' must be a parameter (%lld)",
-                          name, (long long)out);
-    int64_t shape[FUSERUN_MAX_DIMS];
-    memcpy(shape, x->shape, sizeof shape);
-    shape[x->rank - 1] = out;
-    struct fuse_tensor *inputs[] = {x, weight, bias};
-    return add_node(graph, FUSERUN_OP_LINEAR, inputs, 3, x->rank, shape);
-}
-
-static struct fuse_tensor *unary(struct fuse_graph *graph, struct fuse_tensor *x, enum fuse_op_kind kind,
-                                 const char *operation)
-{
-    return is_usable(graph, x, operation) ? add_node(graph, kind, &x, 1, x->rank, x->shape) : NULL;
-}
-
-static struct fuse_tensor *api_relu(struct fuse_graph *graph, struct fuse_tensor *x)
-{
-    return unary(graph, x, FUSERUN_OP_RELU, "relu");
-}
-
-static struct fuse_tensor *api_gelu(struct fuse_graph *graph, struct fuse_tensor *x)
-{
-    return unary(graph, x, FUSERUN_OP_GELU, "gelu");
-}
-
-static struct fuse_tensor *api_tanh(struct fuse_graph *graph, struct fuse_tensor *x)
-{
-    return unary(graph, x, FUSERUN_OP_TANH, "tanh");
-}
-
-static struct fuse_tensor *api_add(struct fuse_graph *graph, struct fuse_tensor *a, struct fuse_tensor *b)
-{
-    if (!is_usable(graph, a, "add") || !is_usable(graph, b, "add"))
-        return NULL;
-    if (a->rank != b->rank || memcmp(a->shape, b->shape, a->rank * sizeof *a->shape) != 0)
-        return graph_fail(graph, FUSERUN_ERROR_CONFIG, NULL, "add: the two shapes differ");
-    struct fuse_tensor *inputs[] = {a, b};
-    return add_node(graph, FUSERUN_OP_ADD, inputs, 2, a->rank, a->shape);
-}
-
-static struct fuse_tensor *api_flatten(struct fuse_graph *graph, struct fuse_tensor *x)
-{
-    if (!is_usable(graph, x, "flatten"))
-        return NULL;
-    if (x->rank == 2)
-        return x;
-    if (x->rank < 1)
-        return graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "flatten: the tensor has no batch dimension");
-    const int64_t shape[] = {x->shape[0], fuse_element_count(x->rank, x->shape) / x->shape[0]};
-    struct fuse_tensor *view = add_tensor(graph, x->role, 2, shape);
-    if (view != NULL)
-        view->storage = x->storage;
-    return view;
-}
-
-static uint32_t api_shape(const struct fuse_tensor *tensor, int64_t shape[FUSERUN_MAX_DIMS])
-{
-    if (tensor == NULL)
-        return 0;
-    memcpy(shape, tensor->shape, tensor->rank * sizeof *shape);
-    return tensor->rank;
-}
-
-static void api_on_gradient(struct fuse_graph *graph, struct fuse_tensor *tensor,
-                            const struct fuse_gradient_callback *callback)
-{
-    if (!is_usable(graph, tensor, "on_gradient"))
-        return;
-    if (tensor->role != FUSE_TENSOR_PARAMETER || callback == NULL || callback->gradient == NULL) {
-        (void)graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "on_gradient: needs a parameter and a callback");
-        return;
-    }
-    (void)fuse_graph_attach(graph, tensor->parameter, callback, &graph->error);
-}
-
-static int api_status(const struct fuse_graph *graph)
-{
-    return graph->error.code;
-}
-
-static struct fuse_tensor *api_fail(struct fuse_graph *graph, const char *key, const char *format, ...)
-{
-    if (graph->error.code == FUSERUN_OK) {
-        va_list arguments;
-        va_start(arguments, format);
-        (void)fuse_fail_va(&graph->error, FUSERUN_ERROR_CONFIG, key, format, arguments);
-        va_end(arguments);
-    }
-    return NULL;
-}
-
-const struct fuse_graph_api *fuse_graph_services(void)
-{
-    static const struct fuse_graph_api services = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_graph_api, fail),
-        .parameter = api_parameter,
-        .linear = api_linear,
-        .relu = api_relu,
-        .gelu = api_gelu,
-        .tanh = api_tanh,
-        .add = api_add,
-        .flatten = api_flatten,
-        .shape = api_shape,
-        .on_gradient = api_on_gradient,
-        .status = api_status,
-        .fail = api_fail,
-    };
-    return &services;
 }
 
 int fuse_graph_attach(struct fuse_graph *graph, uint32_t parameter, const struct fuse_gradient_callback *callback,
@@ -279,13 +112,13 @@ int fuse_graph_attach(struct fuse_graph *graph, uint32_t parameter, const struct
 int fuse_graph_new(uint32_t rank, const int64_t *shape, struct fuse_graph **graph, struct fuse_error *error)
 {
     *graph = NULL;
-    if (rank < 1 || !is_shape_sound(rank, shape))
+    if (rank < 1 || !fuse_is_shape_sound(rank, shape))
         return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the input has an impossible shape");
     struct fuse_graph *made = calloc(1, sizeof *made);
     if (made == NULL)
         return fuse_fail_memory(error, "the graph", sizeof *made);
     made->error = (struct fuse_error)FUSE_ERROR_INIT;
-    if (add_tensor(made, FUSE_TENSOR_INPUT, rank, shape) == NULL) {
+    if (fuse_graph_add_tensor(made, FUSE_TENSOR_INPUT, rank, shape) == NULL) {
         *error = made->error;
         fuse_graph_free(&made);
         return FUSERUN_ERROR_MEMORY;

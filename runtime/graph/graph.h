@@ -32,6 +32,12 @@ struct fuse_node {
     uint32_t input_count;
     uint32_t inputs[4]; /* tensor indices; UINT32_MAX: absent */
     uint32_t output;
+    uint32_t extra_count;
+    uint32_t
+        extras[2]; /* further outputs, for the backward pass only: a layer norm's mean and rstd, an attention's lse */
+    int64_t integers[2]; /* as in struct fuse_op */
+    double numbers[1];
+    uint32_t block; /* 0: before the first block() of the model */
 };
 
 struct fuse_parameter {
@@ -53,6 +59,8 @@ struct fuse_graph {
     uint32_t node_count, node_capacity;
     struct fuse_parameter *parameters;
     uint32_t parameter_count, parameter_capacity;
+    uint32_t block_count;    /* calls of block() so far */
+    uint32_t random_count;   /* operations that draw random numbers so far */
     uint32_t output;         /* tensor index */
     struct fuse_error error; /* the first mistake of the model */
 };

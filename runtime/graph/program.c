@@ -137,32 +137,6 @@ static int add_load(struct fuse_builder *builder)
     return fuse_builder_add_instruction(builder, &load);
 }
 
-static int add_forward(struct fuse_builder *builder)
-{
-    const struct fuse_graph *graph = builder->graph;
-    for (uint32_t i = 0; i < graph->node_count; i++) {
-        const struct fuse_node *node = &graph->nodes[i];
-        const struct fuse_tensor *output = graph->tensors[node->output];
-        struct fuse_instruction run = fuse_instruction_of(node->kind, FUSE_PHASE_FORWARD, i);
-        for (uint32_t j = 0; j < node->input_count; j++) {
-            if (node->inputs[j] == UINT32_MAX)
-                continue;
-            const struct fuse_tensor *tensor = graph->tensors[node->inputs[j]];
-            if (node->kind == FUSERUN_OP_LINEAR && j == 2)
-                fuse_instruction_add_input(&run, builder->values[tensor->storage], FUSERUN_FLOAT32, tensor->rank,
-                                           tensor->shape);
-            else
-                fuse_instruction_add_input_tensor(&run, builder->values[tensor->storage], tensor);
-        }
-        const uint64_t bytes = (uint64_t)fuse_element_count(output->rank, output->shape) * sizeof(float);
-        FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, UINT32_MAX, bytes,
-                                         &builder->values[node->output]));
-        fuse_instruction_add_output_tensor(&run, builder->values[node->output], output);
-        FUSE_TRY(fuse_builder_add_instruction(builder, &run));
-    }
-    return FUSERUN_OK;
-}
-
 static int add_loss(struct fuse_builder *builder)
 {
     static const enum fuse_op_kind kinds[] = {[FUSE_LOSS_CROSS_ENTROPY] = FUSERUN_OP_CROSS_ENTROPY,
@@ -263,7 +237,8 @@ static void find_lives(struct fuse_builder *builder)
 static bool is_element_wise(enum fuse_op_kind kind)
 {
     return kind == FUSERUN_OP_RELU || kind == FUSERUN_OP_GELU || kind == FUSERUN_OP_TANH || kind == FUSERUN_OP_ADD ||
-           kind == FUSERUN_OP_RELU_DX || kind == FUSERUN_OP_GELU_DX || kind == FUSERUN_OP_TANH_DX;
+           kind == FUSERUN_OP_RELU_DX || kind == FUSERUN_OP_GELU_DX || kind == FUSERUN_OP_TANH_DX ||
+           kind == FUSERUN_OP_ADD_BATCH || kind == FUSERUN_OP_DROPOUT;
 }
 
 static void replace_buffer(struct fuse_program *program, uint32_t from, uint32_t to)
@@ -288,6 +263,12 @@ static void share_in_place(struct fuse_builder *builder)
         if (instruction->kind != FUSE_RUN_KERNEL || !is_element_wise(instruction->op.kind) ||
             (instruction->op.flags & FUSERUN_OP_ACCUMULATE) != 0)
             continue;
+        /* a + b is b + a, to the bit: the one that may be written over comes first */
+        if (instruction->op.kind == FUSERUN_OP_ADD && program->buffers[instruction->inputs[0]].last != i) {
+            const uint32_t first = instruction->inputs[0];
+            instruction->inputs[0] = instruction->inputs[1];
+            instruction->inputs[1] = first;
+        }
         const uint32_t input = instruction->inputs[0], output = instruction->outputs[0];
         struct fuse_buffer *from = &program->buffers[output], *to = &program->buffers[input];
         if (input == output || to->category != FUSE_CATEGORY_ACTIVATION || from->category != to->category ||
@@ -335,7 +316,7 @@ static int build(struct fuse_builder *builder)
     FUSE_TRY(fuse_builder_mark_gradients(builder));
     FUSE_TRY(add_parameters(builder));
     FUSE_TRY(add_load(builder));
-    FUSE_TRY(add_forward(builder));
+    FUSE_TRY(fuse_builder_add_forward(builder));
     FUSE_TRY(add_loss(builder));
     if (program->options.gradients != FUSE_GRADIENTS_NONE)
         FUSE_TRY(fuse_builder_add_backward(builder));
@@ -358,14 +339,20 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     builder.values = malloc(tensors * sizeof *builder.values);
     builder.gradients = malloc(tensors * sizeof *builder.gradients);
     builder.parameter_gradients = malloc(parameters * sizeof *builder.parameter_gradients);
+    builder.producer = malloc(tensors * sizeof *builder.producer);
+    builder.again = malloc(tensors * sizeof *builder.again);
     builder.needs_gradient = calloc(tensors, sizeof *builder.needs_gradient);
+    builder.crosses_blocks = calloc(tensors, sizeof *builder.crosses_blocks);
     if (made == NULL || builder.values == NULL || builder.gradients == NULL || builder.parameter_gradients == NULL ||
-        builder.needs_gradient == NULL) {
+        builder.producer == NULL || builder.again == NULL || builder.needs_gradient == NULL ||
+        builder.crosses_blocks == NULL) {
         status = fuse_fail_memory(error, "the program", tensors * sizeof *builder.values);
         goto out;
     }
     memset(builder.values, 0xff, tensors * sizeof *builder.values);
     memset(builder.gradients, 0xff, tensors * sizeof *builder.gradients);
+    memset(builder.producer, 0xff, tensors * sizeof *builder.producer);
+    memset(builder.again, 0xff, tensors * sizeof *builder.again);
     memset(builder.parameter_gradients, 0xff, parameters * sizeof *builder.parameter_gradients);
     made->graph = graph;
     made->backend = backend;
@@ -380,7 +367,10 @@ out:
     free(builder.values);
     free(builder.gradients);
     free(builder.parameter_gradients);
+    free(builder.producer);
+    free(builder.again);
     free(builder.needs_gradient);
+    free(builder.crosses_blocks);
     fuse_program_free(&made);
     return status;
 }

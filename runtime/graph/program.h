@@ -24,6 +24,8 @@ struct fuse_program_options {
     enum fuse_loss_kind loss;
     double label_smoothing;
     enum fuse_gradient_use gradients;
+    bool recomputes_blocks; /* keep only what enters the model's blocks */
+    uint64_t seed;          /* of dropout */
     fuse_after_backward *after_backward;
     void *user;
 };
@@ -112,10 +114,11 @@ void fuse_program_bind(struct fuse_program *program, char *arena, float *const *
 float *fuse_program_inputs(const struct fuse_program *program); /* (B, ...) */
 void *fuse_program_targets(const struct fuse_program *program); /* (B) int64, (B, ...) float32, or NULL */
 
-/* Runs it on the batch that is in place. scale: what the loss's gradient is multiplied by. statistics[0] is the loss
- * summed over samples or elements, [1] the number of correct predictions. ledger may be NULL. [no-alloc] */
-int fuse_program_run(struct fuse_program *program, double scale, struct fuse_ledger *ledger, double statistics[2],
-                     struct fuse_error *error);
+/* Runs it on the batch that is in place. scale: what the loss's gradient is multiplied by. draw: the batch's number in
+ * the run, from which dropout draws. statistics[0] is the loss summed over samples or elements, [1] the number of
+ * correct predictions. ledger may be NULL. [no-alloc] */
+int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, struct fuse_ledger *ledger,
+                     double statistics[2], struct fuse_error *error);
 
 /* run.c, once the list is complete: what panel hooks need. parameter_gradients: one buffer a parameter. */
 int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t *parameter_gradients,

@@ -27,7 +27,7 @@ static void give_gradient(const struct fuse_parameter *parameter, float *values,
 static void panel_hook(void *user, int64_t row_begin, int64_t row_end, float *gradient)
 {
     const struct fuse_parameter *parameter = ((const struct fuse_panel_user *)user)->parameter;
-    const int64_t columns = parameter->shape[parameter->rank - 1];
+    const int64_t columns = parameter->element_count / parameter->shape[0];
     give_gradient(parameter, gradient, row_begin * columns, (row_end - row_begin) * columns, true);
 }
 
@@ -87,15 +87,17 @@ void *fuse_program_targets(const struct fuse_program *program)
 }
 
 static int run_kernel(struct fuse_program *program, struct fuse_instruction *instruction, const double *scalars,
-                      struct fuse_error *error)
+                      uint64_t draw, struct fuse_error *error)
 {
     const struct fuse_kernel_call call = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
         .inputs = instruction->input_pointers,
         .outputs = instruction->output_pointers,
         .workspace = instruction->workspace_pointer,
         .scalars = scalars,
         .panel = instruction->panel.panel != NULL ? &instruction->panel : NULL,
+        .seed = program->options.seed,
+        .draw = draw,
     };
     return program->backend->run(program->device, instruction->kernel, &call, error);
 }
@@ -119,12 +121,12 @@ static void tell_ledger(const struct fuse_program *program, const struct fuse_in
 }
 
 static int run_instruction(struct fuse_program *program, struct fuse_instruction *instruction, const double *scalars,
-                           struct fuse_error *error)
+                           uint64_t draw, struct fuse_error *error)
 {
     const struct fuse_parameter *parameter;
     switch (instruction->kind) {
     case FUSE_RUN_KERNEL:
-        return run_kernel(program, instruction, scalars, error);
+        return run_kernel(program, instruction, scalars, draw, error);
     case FUSE_RUN_CALLBACKS:
         parameter = &program->graph->parameters[instruction->parameter];
         give_gradient(parameter, program->gradients[instruction->parameter], 0, parameter->element_count, false);
@@ -138,15 +140,15 @@ static int run_instruction(struct fuse_program *program, struct fuse_instruction
     return FUSERUN_OK;
 }
 
-int fuse_program_run(struct fuse_program *program, double scale, struct fuse_ledger *ledger, double statistics[2],
-                     struct fuse_error *error)
+int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, struct fuse_ledger *ledger,
+                     double statistics[2], struct fuse_error *error)
 {
     const double scalars[] = {scale};
     if (ledger != NULL)
         fuse_ledger_begin(ledger, program->ledger_pass);
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];
-        FUSE_TRY(run_instruction(program, instruction, scalars, error));
+        FUSE_TRY(run_instruction(program, instruction, scalars, draw, error));
         if (ledger != NULL)
             tell_ledger(program, instruction, ledger, i);
     }

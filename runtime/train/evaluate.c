@@ -24,11 +24,12 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
     struct fuse_program *program = fuse_experiment_program(experiment, purpose, count);
     void *targets = fuse_program_targets(program);
     const int64_t *indices = NULL;
+    const uint64_t draw = feed->ordinal; /* before the read moves it on */
     FUSE_TRY(fuse_feed_read(feed, fuse_program_inputs(program), targets, &indices, error));
     if (experiment->loss == FUSE_LOSS_CROSS_ENTROPY)
         FUSE_TRY(check_labels(experiment, purpose, targets, indices, count, error));
     double batch[2] = {0, 0};
-    FUSE_TRY(fuse_program_run(program, scale, experiment->ledger, batch, error));
+    FUSE_TRY(fuse_program_run(program, scale, draw, experiment->ledger, batch, error));
     statistics[0] += batch[0];
     statistics[1] += batch[1];
     return FUSERUN_OK;

@@ -20,6 +20,7 @@ struct rig {
     void *device;
     char *arena;
     double statistics[2];
+    uint64_t draw; /* number of the next batch */
 };
 
 /* Takes over `graph`. optimizer NULL: no dict, gradients released to the graph's own callbacks. */
