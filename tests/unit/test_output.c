@@ -7,14 +7,29 @@
 #include <cmocka.h>
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <signal.h>
 #include <unistd.h>
+
+/* Stands in for the C library's: with most_bytes set it takes no more than that, and every other call is interrupted.
+ */
+static size_t most_bytes, write_calls;
+
+ssize_t write(int descriptor, const void *bytes, size_t count)
+{
+    if (most_bytes > 0 && write_calls++ % 2 == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    return (ssize_t)syscall(SYS_write, descriptor, bytes, most_bytes > 0 && count > most_bytes ? most_bytes : count);
+}
 
 static char folder[64];
 
@@ -130,6 +145,18 @@ static void test_pieces_of_any_size(void **state)
     assert_int_equal(fuse_output_commit(&output, NULL), FUSERUN_OK);
     check_content(in_folder("pieces"), content, total);
     free(content);
+}
+
+static void test_short_and_interrupted_writes(void **state)
+{
+    (void)state;
+    static const char text[] = "twenty bytes of text";
+    most_bytes = 7;
+    const int status = fuse_output_text(in_folder("model"), text, 20, NULL);
+    most_bytes = 0;
+    assert_int_equal(status, FUSERUN_OK);
+    assert_int_equal(write_calls, 6); /* 7, 7 and 6 bytes, each after an interruption */
+    check_content(in_folder("model"), text, 20);
 }
 
 static void test_mode_follows_umask(void **state)
@@ -253,6 +280,7 @@ int main(void)
         TEST(test_abandon_leaves_nothing),
         TEST(test_two_at_once_do_not_meet),
         TEST(test_pieces_of_any_size),
+        TEST(test_short_and_interrupted_writes),
         TEST(test_mode_follows_umask),
         TEST(test_descriptor_closes_on_exec),
         TEST(test_errors_name_path_and_reason),

@@ -34,7 +34,8 @@ struct fuse_dataset_context {
     uint32_t struct_size;
     uint32_t for_evaluation; /* 1 when opened for [eval] */
     uint64_t seed;           /* run.seed */
-    uint32_t target_wanted;  /* enum fuse_target_kind that the loss needs; a dataset that can offer either follows it */
+    uint32_t target_wanted;  /* enum fuse_target_kind that the loss needs. A dataset that has either kind follows it; one
+                              * that cannot says so in open() with the key "plugin". NONE: targets need not be there */
 };
 
 /* One batch to fill. */
@@ -61,8 +62,9 @@ struct fuse_dataset {
     /* Fills *info (struct_size is set by the caller). */
     void (*describe)(const void *instance, struct fuse_dataset_info *info);
 
-    /* Optional: hands over `cache`, cache_bytes long, aligned to 64, owned by the host and valid until close(); the
-     * dataset reads its samples into it. Called once, before the first read(), not by `fuserun check`. */
+    /* Optional: hands over `cache`, cache_bytes long (NULL where that is 0), aligned to 64, owned by the host and valid until
+     * close(); the dataset reads its samples into it. Called once, before the first read(), not by `fuserun check`. What
+     * only the samples show (a .gz cut in its middle) is an error here, with the option's key again. */
     int (*load)(void *instance, void *cache, struct fuse_error *error);
 
     /* Fills one batch. [no-alloc] */
