@@ -23,10 +23,13 @@ static int add_pass(struct fuse_experiment *experiment, enum fuse_purpose purpos
                          (long long)batch_size, (long long)experiment->graph->tensors[0]->shape[0]);
     if (is_training)
         FUSE_TRY(fuse_dict_attach(experiment->dict, pass->graph, error));
+    const struct fuse_options *memory = fuse_config_options(experiment->config, "memory");
     const struct fuse_program_options options = {
         .loss = experiment->loss,
         .label_smoothing = experiment->label_smoothing,
         .gradients = is_training ? fuse_dict_gradient_use(experiment->dict) : FUSE_GRADIENTS_NONE,
+        .recomputes_blocks = strcmp(fuse_option_text(memory, "recompute"), "blocks") == 0,
+        .seed = experiment->seed,
         .after_backward = is_training ? fuse_dict_after_backward : NULL,
         .user = experiment->dict,
     };
