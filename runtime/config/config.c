@@ -60,7 +60,9 @@ static void say_va(const struct fuse_config *config, struct fuse_diagnostics *di
                    const struct fuse_layer *layer, int line, bool is_error, const char *section, const char *key,
                    const char *format, va_list arguments)
 {
-    (void)config;
+    struct fuse_section *told = is_error && section != NULL ? fuse_config_section(config, section) : NULL;
+    if (told != NULL)
+        told->has_error = true;
     va_list again;
     va_copy(again, arguments);
     const int length = vsnprintf(NULL, 0, format, again);
@@ -265,6 +267,7 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
                         struct fuse_diagnostics *diagnostics)
 {
     const char *text = fuse_expand_early(config, "run", entry, diagnostics);
+    config->has_lost_layer |= text == NULL;
     if (text == NULL)
         return config->is_out_of_memory ? FUSERUN_ERROR_MEMORY : FUSERUN_OK;
     size_t count = 0;
@@ -288,7 +291,7 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
     for (const struct chain *link = chain; link != NULL; link = link->includer)
         if (is_same_file(link->path, path)) {
             fuse_entry_fail(config, diagnostics, "run", entry, "'%s' includes itself", path);
-            config->has_lost_section = true;
+            config->has_lost_layer = true;
             return FUSERUN_OK;
         }
     const struct chain next = {.path = path, .includer = chain};
@@ -296,7 +299,7 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
     if (status != FUSERUN_ERROR_IO)
         return status;
     fuse_entry_fail(config, diagnostics, "run", entry, "cannot read '%s': %s", path, strerror(errno));
-    config->has_lost_section = true;
+    config->has_lost_layer = true;
     return FUSERUN_OK;
 }
 
@@ -494,6 +497,21 @@ const struct fuse_component *fuse_config_component(const struct fuse_config *con
 {
     const struct fuse_section *section = fuse_config_section(config, name);
     return section == NULL || section->is_dropped ? NULL : section->component;
+}
+
+bool fuse_config_is_clean(const struct fuse_config *config, const char *name)
+{
+    const struct fuse_section *section = fuse_config_section(config, name);
+    if (section == NULL || section->has_error || section->is_misspelt || section->value_progress != FUSE_DONE)
+        return false;
+    for (const struct fuse_entry *entry = section->entries; entry != NULL; entry = entry->next)
+        if (entry->is_broken)
+            return false;
+    if (fuse_role_kind(section->role) != 0 && section->component == NULL)
+        return false;
+    const char *parent = fuse_role_parent(section->role);
+    return !config->has_lost_section && !config->has_lost_layer &&
+           (parent == NULL || fuse_config_is_clean(config, parent));
 }
 
 size_t fuse_config_group_count(const struct fuse_config *config)

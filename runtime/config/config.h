@@ -61,6 +61,10 @@ const struct fuse_options *fuse_config_options(const struct fuse_config *config,
 /* The component behind a section's `plugin`; NULL if it has none. */
 const struct fuse_component *fuse_config_component(const struct fuse_config *config, const char *section);
 
+/* True if the section is there and nothing was wrong in it, nor in the one it inherits from: what its values say can be
+ * relied on even when other sections have mistakes. */
+bool fuse_config_is_clean(const struct fuse_config *config, const char *section);
+
 /* Parameter groups in file order, without `default`. options: everything, inherited values filled in. */
 struct fuse_config_group {
     const char *name;

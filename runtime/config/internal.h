@@ -147,6 +147,7 @@ struct fuse_section {
     const struct fuse_layer *changed_by; /* the layer that last changed the plugin, or NULL */
     bool is_plugin_unknown;              /* its keys cannot be judged */
     bool is_misspelt;                    /* another section seems to be meant as this one, so it is not missing */
+    bool has_error;                      /* something in it was reported */
     bool is_dropped;                     /* by a later layer */
     bool is_reached;                     /* stages: something refers to it */
     bool is_on_stack;                    /* while stages are followed */
@@ -164,6 +165,7 @@ struct fuse_config {
     struct fuse_layer *main_layer;
     struct fuse_section *sections; /* in order of appearance, included files first */
     bool has_lost_section;         /* a header could not be read: what it held may be what seems missing */
+    bool has_lost_layer;           /* the same of a whole included file */
     bool is_out_of_memory;
     int expansion_depth;
     const char **plugin_path;

@@ -17,7 +17,7 @@ struct fuse_clock_curve {
     const char *option;             /* borrowed from the config; NULL: the momentum that the schedule cycles */
     struct fuse_schedule *schedule; /* the clock's; curves of one section share it */
     bool unit_is_epoch;
-    int32_t *hyper;                 /* one a group: the driven number in it, -1: not driven there; set by bind */
+    int32_t *hyper; /* one a group: the driven number in it, -1: not driven there; set by bind */
 };
 
 /* A number that logs and previews show. */

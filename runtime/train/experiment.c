@@ -29,6 +29,12 @@ static bool has_errors(const struct fuse_experiment *experiment)
     return fuse_diagnostics_error_count(experiment->diagnostics) > 0;
 }
 
+/* The section's values can be relied on, whatever is wrong elsewhere. */
+static bool is_clean(const struct fuse_experiment *experiment, const char *section)
+{
+    return fuse_config_is_clean(experiment->config, section);
+}
+
 /* The diagnostics say what is wrong. */
 static int refused(struct fuse_error *error)
 {
@@ -86,22 +92,28 @@ static enum fuse_target_kind wanted_targets(const struct fuse_experiment *experi
     return FUSERUN_TARGET_NONE;
 }
 
+/* A file that [eval] takes from [data] is told once: told is the message about [data], or empty. */
 static int open_source(struct fuse_experiment *experiment, const char *section, bool for_evaluation,
-                       struct fuse_source *source, struct fuse_error *error)
+                       struct fuse_source *source, char told[sizeof((struct fuse_error){0}.text)],
+                       struct fuse_error *error)
 {
     const struct fuse_component *component = fuse_config_component(experiment->config, section);
     const struct fuse_options *options = fuse_config_options(experiment->config, section);
-    if (component == NULL || options == NULL)
+    if (!is_clean(experiment, section))
         return FUSERUN_OK;
     const struct fuse_dataset_context context = {
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_dataset_context, target_wanted),
         .for_evaluation = for_evaluation,
         .seed = experiment->seed,
-        .target_wanted = wanted_targets(experiment),
+        /* With a loss that nobody understands, the file is there or it is not all the same. */
+        .target_wanted = is_clean(experiment, "loss") ? wanted_targets(experiment) : FUSERUN_TARGET_NONE,
     };
     struct fuse_error cause = FUSE_ERROR_INIT;
     if (fuse_source_open(fuse_host(), component, options, &context, source, &cause) != FUSERUN_OK) {
         fuse_source_close(source);
+        if (strcmp(cause.text, told) == 0)
+            return FUSERUN_OK;
+        memcpy(told, cause.text, sizeof cause.text);
         return blame(experiment, section, "plugin", &cause, error);
     }
     return FUSERUN_OK;
@@ -122,11 +134,12 @@ static bool is_same_shape(uint32_t rank_a, const int64_t *a, uint32_t rank_b, co
 
 static int open_data(struct fuse_experiment *experiment, struct fuse_error *error)
 {
-    FUSE_TRY(open_source(experiment, "data", false, &experiment->train, error));
+    char told[sizeof((struct fuse_error){0}.text)] = "";
+    FUSE_TRY(open_source(experiment, "data", false, &experiment->train, told, error));
     experiment->has_evaluation = fuse_config_options(experiment->config, "eval") != NULL;
     if (!experiment->has_evaluation)
         return FUSERUN_OK;
-    FUSE_TRY(open_source(experiment, "eval", true, &experiment->evaluation, error));
+    FUSE_TRY(open_source(experiment, "eval", true, &experiment->evaluation, told, error));
     const struct fuse_dataset_info *a = &experiment->train.info;
     const struct fuse_dataset_info *b = &experiment->evaluation.info;
     if (experiment->train.dataset == NULL || experiment->evaluation.dataset == NULL ||
@@ -255,6 +268,8 @@ static int build_model(struct fuse_experiment *experiment, struct fuse_error *er
     experiment->graph = graph;
     const struct fuse_tensor *output = graph->tensors[graph->output];
     experiment->output_elements = fuse_element_count(output->rank, output->shape) / output->shape[0];
+    if (!is_clean(experiment, "loss"))
+        return FUSERUN_OK;
     if (experiment->loss == FUSE_LOSS_CROSS_ENTROPY && output->rank != 2) {
         fuse_config_report(experiment->config, experiment->diagnostics, "loss", "kind",
                            "cross_entropy needs one row of class scores a sample, but the model's outputs have %u "
@@ -273,8 +288,7 @@ static int build_model(struct fuse_experiment *experiment, struct fuse_error *er
 static int open_weights(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     const struct fuse_options *model = fuse_config_options(experiment->config, "model");
-    const char *path =
-        model != NULL && fuse_option_is_set(model, "weights") ? fuse_option_text(model, "weights") : NULL;
+    const char *path = is_clean(experiment, "model") ? fuse_option_text(model, "weights") : NULL;
     if (path == NULL)
         return FUSERUN_OK;
     struct fuse_error cause = FUSE_ERROR_INIT;
@@ -324,11 +338,32 @@ static struct fuse_group_spec *group_specs(const struct fuse_experiment *experim
     return specs;
 }
 
+/* Options that contradict each other. What a group inherits is told once, under [optimizer]. */
+static int check_optimizers(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
+                            struct fuse_error *error)
+{
+    struct fuse_error inherited = FUSE_ERROR_INIT;
+    for (size_t g = 0; g < count; g++) {
+        const char *section = g == 0 ? "optimizer" : fuse_config_group(experiment->config, g - 1)->section;
+        struct fuse_error cause = FUSE_ERROR_INIT;
+        if (!is_clean(experiment, section))
+            continue;
+        const struct fuse_optimizer *optimizer = specs[g].component->api;
+        if (optimizer->check == NULL || optimizer->check(fuse_host(), specs[g].options, &cause) == FUSERUN_OK ||
+            strcmp(cause.text, inherited.text) == 0)
+            continue;
+        if (g == 0)
+            inherited = cause;
+        FUSE_TRY(blame(experiment, section, "plugin", &cause, error));
+    }
+    return FUSERUN_OK;
+}
+
 /* Every group that no parameter is left for. */
 static void check_groups(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count)
 {
     for (size_t g = 1; g < count; g++) {
-        bool is_used = false;
+        bool is_used = !is_clean(experiment, fuse_config_group(experiment->config, g - 1)->section);
         for (uint32_t p = 0; p < experiment->graph->parameter_count && !is_used; p++)
             is_used = fuse_group_of(experiment->graph->parameters[p].name, specs, count) == g;
         if (!is_used)
@@ -402,45 +437,51 @@ static int make_dict(struct fuse_experiment *experiment, const struct fuse_group
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-/* What needs no backend, each part told of its own mistakes even if another has some. */
-static int open_inputs(struct fuse_experiment *experiment, struct fuse_error *error)
+/* What needs no backend. The parts that can be judged are, even if there are mistakes in others; what cannot be judged
+ * for a mistake somewhere else stays silent. */
+static int open_inputs(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
+                       struct fuse_error *error)
 {
+    const bool is_whole = !has_errors(experiment);
     read_loss(experiment);
     experiment->seed = (uint64_t)fuse_option_integer(fuse_config_options(experiment->config, "run"), "seed");
     FUSE_TRY(open_weights(experiment, error));
     FUSE_TRY(open_data(experiment, error));
+    FUSE_TRY(check_optimizers(experiment, specs, count, error));
     if (experiment->train.dataset == NULL)
         return FUSERUN_OK;
-    count_updates(experiment);
-    FUSE_TRY(build_model(experiment, error));
-    if (experiment->graph != NULL)
+    if (is_clean(experiment, "model"))
+        FUSE_TRY(build_model(experiment, error));
+    if (experiment->graph != NULL) {
         FUSE_TRY(compare_weights(experiment, error));
+        check_groups(experiment, specs, count);
+    }
+    if (!is_whole)
+        return FUSERUN_OK;
+    count_updates(experiment);
     const int status = fuse_clock_new(experiment->config, experiment->updates_per_epoch, experiment->total_updates,
                                       experiment->diagnostics, &experiment->clock, error);
     return status == FUSERUN_ERROR_CONFIG ? FUSERUN_OK : status;
 }
 
-static int open_rest(struct fuse_experiment *experiment, struct fuse_error *error)
+static int open_all(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
     size_t count = 0;
     struct fuse_group_spec *specs = group_specs(experiment, &count);
     if (specs == NULL)
         return fuse_fail_memory(error, "the parameter groups", count * sizeof *specs);
-    if (experiment->graph != NULL)
-        check_groups(experiment, specs, count);
+    FUSE_TRY_OUT(open_inputs(experiment, specs, count, error));
     if (has_errors(experiment)) {
         status = refused(error);
         goto out;
     }
-    FUSE_TRY_OUT(open_backend(experiment, error));
+    FUSE_TRY_OUT(open_backend(experiment, error)); /* late: loading its libraries takes longer than all the rest */
     FUSE_TRY_OUT(make_dict(experiment, specs, count, error));
     FUSE_TRY_OUT(
         fuse_clock_bind(experiment->clock, experiment->dict, experiment->config, experiment->diagnostics, error));
     fuse_clock_warn(experiment->clock, experiment->config, experiment->diagnostics);
     FUSE_TRY_OUT(fuse_passes_build(experiment, error));
-    if (has_errors(experiment))
-        status = refused(error);
 out:
     free(specs);
     return status;
@@ -465,10 +506,7 @@ int fuse_experiment_open(const char *path, const char *const *overrides, size_t 
     const struct fuse_resolver resolver = {.find = find_component, .is_standard = find_is_standard, .user = made};
     const int resolved = fuse_config_resolve(made->config, &resolver, made->diagnostics);
     tell_notices(made);
-    if (resolved != FUSERUN_OK)
-        return resolved == FUSERUN_ERROR_MEMORY ? fuse_fail_memory(error, "the config", 0) : refused(error);
-    FUSE_TRY(open_inputs(made, error));
-    return open_rest(made, error);
+    return resolved == FUSERUN_ERROR_MEMORY ? fuse_fail_memory(error, "the config", 0) : open_all(made, error);
 }
 
 void fuse_experiment_free(struct fuse_experiment **experiment)
