@@ -1,5 +1,8 @@
 #include "train/experiment.h"
 
+#include "config/options.h"
+
+#include "config/options.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
