@@ -229,6 +229,110 @@ static void callbacks_run_in_order_before_the_optimizer(void **state)
         }
 }
 
+/* ---- sums: gradients that share a buffer ---------------------------------------------------------------------- */
+
+/* Sums in every order of making and using their terms: where one gradient buffer serves two tensors, nothing may be
+ * added to it before the other has read it. Each case is a net of two square weights; its gradients are compared with
+ * finite differences. */
+enum { SUM_CASES = 6 };
+
+static struct fuse_tensor *sum_net(int which, struct fuse_graph *graph, struct fuse_tensor *v, struct fuse_tensor *w)
+{
+    const struct fuse_graph_api *api = fuse_graph_services();
+    struct fuse_tensor *x = fuse_graph_input(graph), *a = api->tanh(graph, api->linear(graph, x, v, NULL)), *b, *c;
+    switch (which) {
+    case 0: /* a residual, as transformers have it */
+        return api->add(graph, a, api->linear(graph, api->tanh(graph, a), w, NULL));
+    case 1: /* the lone term is made before the other's producer */
+        b = api->linear(graph, a, w, NULL);
+        c = api->add(graph, api->tanh(graph, a), api->linear(graph, a, w, NULL));
+        return api->add(graph, c, b);
+    case 2: /* a later use of the shared term */
+        b = api->linear(graph, a, w, NULL);
+        c = api->tanh(graph, a);
+        return api->add(graph, api->add(graph, a, b), c);
+    case 3: /* twice the same */
+        b = api->linear(graph, a, w, NULL);
+        return api->add(graph, b, b);
+    case 4: /* sums of sums */
+        b = api->add(graph, a, api->linear(graph, a, w, NULL));
+        return api->add(graph, api->add(graph, b, a), b);
+    default: /* the lone term first */
+        b = api->linear(graph, api->tanh(graph, a), w, NULL);
+        return api->add(graph, b, a);
+    }
+}
+
+static void sum_reference(int which, const double *v, const double *w, const double *x, double *y)
+{
+    double a[WIDTH], t[WIDTH], b[WIDTH];
+    const double zeros[WIDTH] = {0};
+    reference_linear(v, zeros, x, WIDTH, WIDTH, a);
+    for (int i = 0; i < WIDTH; i++) {
+        a[i] = tanh(a[i]);
+        t[i] = tanh(a[i]);
+    }
+    reference_linear(w, zeros, which == 0 || which == 5 ? t : a, WIDTH, WIDTH, b);
+    for (int i = 0; i < WIDTH; i++) {
+        const double sums[SUM_CASES] = {a[i] + b[i], t[i] + 2 * b[i],     a[i] + b[i] + t[i],
+                                        2 * b[i],    3 * a[i] + 2 * b[i], b[i] + a[i]};
+        y[i] = sums[which];
+    }
+}
+
+static double sum_loss(int which, const double *v, const double *w, const double *x)
+{
+    double loss = 0;
+    for (int n = 0; n < BATCH; n++) {
+        double y[WIDTH];
+        sum_reference(which, v, w, x + (ptrdiff_t)n * WIDTH, y);
+        for (int i = 0; i < WIDTH; i++)
+            loss += y[i];
+    }
+    return loss;
+}
+
+static void sums_share_gradients_without_harm(void **state)
+{
+    (void)state;
+    const struct fuse_graph_api *api = fuse_graph_services();
+    const int64_t input[] = {BATCH, WIDTH}, square[] = {WIDTH, WIDTH};
+    const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.6, 0.6);
+    for (int which = 0; which < SUM_CASES; which++) {
+        struct fuse_error error = FUSE_ERROR_INIT;
+        struct fuse_graph *graph = NULL;
+        struct taken taken[2];
+        memset(taken, 0, sizeof taken);
+        assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
+        struct fuse_tensor *v = api->parameter(graph, "v", 2, square, &init);
+        struct fuse_tensor *w = api->parameter(graph, "w", 2, square, &init);
+        graph->output = sum_net(which, graph, v, w)->index;
+        attach(graph, 0, FUSERUN_GRADIENT_WHOLE, take, &taken[0]);
+        attach(graph, 1, FUSERUN_GRADIENT_WHOLE, take, &taken[1]);
+        struct rig rig;
+        rig_up(&rig, graph, 1, FUSE_LOSS_SUM, FUSE_MODE_FUSED, NULL, NULL, 0);
+        float x[BATCH * WIDTH];
+        int64_t classes[BATCH];
+        double values[2][WEIGHTS], inputs[BATCH * WIDTH];
+        fill_batch(x, classes);
+        copy_in(inputs, x, BATCH * WIDTH);
+        copy_in(values[0], rig_parameter(&rig, "v"), WEIGHTS);
+        copy_in(values[1], rig_parameter(&rig, "w"), WEIGHTS);
+        rig_update(&rig, x, NULL, 1.0);
+        for (int p = 0; p < 2; p++)
+            for (int i = 0; i < WEIGHTS; i++) {
+                const double kept = values[p][i], step = 1e-5;
+                values[p][i] = kept + step;
+                const double above = sum_loss(which, values[0], values[1], inputs);
+                values[p][i] = kept - step;
+                const double below = sum_loss(which, values[0], values[1], inputs);
+                values[p][i] = kept;
+                assert_true(fabs((double)taken[p].values[i] - (above - below) / (2 * step)) < 256 * 1.2e-7);
+            }
+        rig_down(&rig);
+    }
+}
+
 static void mistakes_of_a_model_stick_and_name_themselves(void **state)
 {
     (void)state;
@@ -262,6 +366,7 @@ int main(void)
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(a_frozen_weight_gets_no_gradient_but_passes_it_on),
         cmocka_unit_test(callbacks_run_in_order_before_the_optimizer),
+        cmocka_unit_test(sums_share_gradients_without_harm),
         cmocka_unit_test(mistakes_of_a_model_stick_and_name_themselves),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
