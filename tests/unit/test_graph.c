@@ -245,8 +245,8 @@ static struct fuse_tensor *sum_net(int which, struct fuse_graph *graph, struct f
         return api->add(graph, a, api->linear(graph, api->tanh(graph, a), w, NULL));
     case 1: /* the lone term is made before the other's producer */
         b = api->linear(graph, a, w, NULL);
-        c = api->add(graph, api->tanh(graph, a), api->linear(graph, a, w, NULL));
-        return api->add(graph, c, b);
+        c = api->tanh(graph, a);
+        return api->add(graph, api->add(graph, c, api->tanh(graph, c)), b);
     case 2: /* a later use of the shared term */
         b = api->linear(graph, a, w, NULL);
         c = api->tanh(graph, a);
