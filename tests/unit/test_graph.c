@@ -274,8 +274,8 @@ static void sum_reference(int which, const double *v, const double *w, const dou
     }
     reference_linear(w, zeros, which == 0 || which == 5 ? t : a, WIDTH, WIDTH, b);
     for (int i = 0; i < WIDTH; i++) {
-        const double sums[SUM_CASES] = {a[i] + b[i], t[i] + 2 * b[i],     a[i] + b[i] + t[i],
-                                        2 * b[i],    3 * a[i] + 2 * b[i], b[i] + a[i]};
+        const double sums[SUM_CASES] = {a[i] + b[i], t[i] + tanh(t[i]) + b[i], a[i] + b[i] + t[i],
+                                        2 * b[i],    3 * a[i] + 2 * b[i],      b[i] + a[i]};
         y[i] = sums[which];
     }
 }
