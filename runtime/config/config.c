@@ -345,6 +345,16 @@ out:
     return status;
 }
 
+/* [text, end) without the white space around it. */
+static char *copy_trimmed(struct fuse_arena *arena, const char *text, const char *end)
+{
+    while (text < end && (*text == ' ' || *text == '\t'))
+        text++;
+    while (end > text && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    return fuse_arena_strndup(arena, text, (size_t)(end - text));
+}
+
 /* One "section.key=value" of the command line. */
 static int add_override(struct fuse_config *config, const struct fuse_layer *layer, int number, const char *text,
                         struct fuse_section **sections, struct fuse_diagnostics *diagnostics)
@@ -365,23 +375,18 @@ static int add_override(struct fuse_config *config, const struct fuse_layer *lay
     struct fuse_text line = {0};
     int status = FUSERUN_ERROR_MEMORY;
     struct fuse_section *parsed = NULL;
-    const char *value = equals + 1 + strspn(equals + 1, " \t");
     fuse_text_addf(&line, "[%.*s]\n", (int)(dot - text), text);
     if (line.failed)
         goto out;
     /* The file's own rules for names; the value is the rest of the argument, whatever it holds. */
     FUSE_TRY_OUT(fuse_layer_parse(config, layer, line.data, line.length, diagnostics, &parsed));
-    char *key = fuse_arena_strndup(arena, dot + 1, (size_t)(equals - dot - 1));
+    char *key = copy_trimmed(arena, dot + 1, equals);
     struct fuse_entry *entry = fuse_arena_alloc(arena, sizeof(*entry));
-    char *copy = fuse_arena_strdup(arena, value);
+    char *copy = copy_trimmed(arena, equals + 1, equals + strlen(equals));
     if (key == NULL || entry == NULL || copy == NULL) {
         status = FUSERUN_ERROR_MEMORY;
         goto out;
     }
-    for (size_t end = strlen(copy); end > 0 && (copy[end - 1] == ' ' || copy[end - 1] == '\t'); end--)
-        copy[end - 1] = '\0';
-    for (size_t end = strlen(key); end > 0 && key[end - 1] == ' '; end--)
-        key[end - 1] = '\0';
     if (parsed == NULL)
         goto out; /* reported */
     *entry = (struct fuse_entry){.layer = layer, .line = number, .key = key, .text = copy};

@@ -75,6 +75,10 @@ static const char *from_config(const struct expander *self, const char *referenc
     const char *argument = "";
     if (section == NULL && fuse_role_of(name, &argument) != FUSE_ROLE_UNKNOWN && *argument == '\0')
         section = fuse_config_add_section(config, name); /* of defaults alone */
+    if (section == NULL && (config->has_lost_section || config->has_lost_layer)) {
+        self->entry->has_error = true; /* it may have been in what could not be read */
+        return NULL;
+    }
     if (section == NULL || section->role == FUSE_ROLE_UNKNOWN) {
         fuse_entry_fail(config, self->diagnostics, self->section_name, self->entry, "${%s}: there is no section [%s]",
                         reference, name);

@@ -334,7 +334,7 @@ static void value_from_default(struct fuse_config *config, struct fuse_section *
 {
     const struct fuse_option *option = &value->option;
     if ((option->flags & FUSERUN_OPTION_REQUIRED) != 0) {
-        if (section->places != NULL && !is_suggested(section, option->key))
+        if (section->places != NULL && !config->has_lost_layer && !is_suggested(section, option->key))
             fuse_section_fail(config, diagnostics, section, option->key, "the key is missing (%s)",
                               option->help == NULL ? "required" : option->help);
         return;
@@ -468,8 +468,8 @@ static void choose_length(struct fuse_config *config, struct fuse_section *run, 
 
 static void check_length(struct fuse_config *config, struct fuse_section *run, struct fuse_diagnostics *diagnostics)
 {
-    if (run->places != NULL && fuse_section_entry(run, "steps") == NULL && fuse_section_entry(run, "epochs") == NULL &&
-        !is_suggested(run, "steps") && !is_suggested(run, "epochs"))
+    if (run->places != NULL && !config->has_lost_layer && fuse_section_entry(run, "steps") == NULL &&
+        fuse_section_entry(run, "epochs") == NULL && !is_suggested(run, "steps") && !is_suggested(run, "epochs"))
         fuse_section_fail(config, diagnostics, run, "steps", "the key is missing; set steps or epochs");
 }
 
@@ -478,7 +478,8 @@ static void check_missing(struct fuse_config *config, struct fuse_diagnostics *d
 {
     static const char *const needed[][2] = {
         {"run", "steps or epochs"}, {"model", "a plugin"}, {"data", "a plugin"}, {"optimizer", "a plugin"}};
-    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && !config->has_lost_section; i++) {
+    for (size_t i = 0; i < sizeof(needed) / sizeof(needed[0]) && !config->has_lost_section && !config->has_lost_layer;
+         i++) {
         const struct fuse_section *section = fuse_config_section(config, needed[i][0]);
         if (section->places == NULL && !section->is_misspelt)
             fuse_section_fail(config, diagnostics, section, NULL, "the section is missing; it names %s", needed[i][1]);

@@ -27,7 +27,7 @@ static void fail_no_stage(struct walk *walk, struct fuse_section *section, struc
             names[count++] = other->argument;
     const char *nearest = fuse_nearest(name, names, count);
     walk->is_unsure = true;
-    if (entry == NULL)
+    if (entry == NULL || walk->config->has_lost_section || walk->config->has_lost_layer)
         return;
     if (nearest != NULL)
         fuse_entry_fail(walk->config, walk->diagnostics, section->name, entry,
