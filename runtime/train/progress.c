@@ -12,7 +12,8 @@
 
 #define PLAIN_NS 3000000000 /* between two plain lines */
 #define BAR_NS 100000000    /* between two redraws */
-#define MOST_CELLS 30
+#define WIDE_CELLS 24
+#define NARROW_CELLS 8
 
 const char *fuse_bytes_show(uint64_t bytes, char buffer[FUSE_BYTES_CHARS])
 {
@@ -104,39 +105,36 @@ static void show_rate(double rate, char *text, size_t size)
         (void)snprintf(text, size, "%.*f", rate < 10 ? 2 : 0, rate);
 }
 
-/* As many of the pieces as fit, the first ones first; the bar takes what is left. */
+/* The bar, then as many of the pieces as fit, the important ones first. The bar's width depends on the terminal's
+ * alone, so that nothing jumps while numbers change. */
 static void show_bar(struct fuse_progress *progress, const struct fuse_progress_state *state, const char *left,
                      const char *rate)
 {
+    struct winsize window = {0};
+    const int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
+    const bool is_wide = width >= 100;
+    const int cells = is_wide ? WIDE_CELLS : width >= 50 ? NARROW_CELLS : 0;
     char peak[FUSE_BYTES_CHARS];
     char pieces[6][64];
     const double done = progress->total_updates > 0 ? (double)state->step / (double)progress->total_updates : 1;
-    (void)snprintf(pieces[0], sizeof pieces[0], "%3d%% %" PRId64 "/%" PRId64, (int)(done * 100), state->step,
-                   progress->total_updates);
+    (void)snprintf(pieces[0], sizeof pieces[0], "%" PRId64 "/%" PRId64, state->step, progress->total_updates);
     (void)snprintf(pieces[1], sizeof pieces[1], "  loss %.4g", state->loss);
-    (void)snprintf(pieces[2], sizeof pieces[2], "  %s left", left);
-    (void)snprintf(pieces[3], sizeof pieces[3], "  lr %.3g", state->lr);
-    (void)snprintf(pieces[4], sizeof pieces[4], "  %s samples/s", rate);
+    (void)snprintf(pieces[2], sizeof pieces[2], "  lr %.2e", state->lr);
+    (void)snprintf(pieces[3], sizeof pieces[3], "  %s left", left);
+    (void)snprintf(pieces[4], sizeof pieces[4], "  %s%s", rate, is_wide ? " samples/s" : "/s");
     (void)snprintf(pieces[5], sizeof pieces[5], "  %s", fuse_bytes_show(state->peak_bytes, peak));
-    struct winsize window = {0};
-    const int width = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 ? window.ws_col : 80;
-    int used = 0;
+    int used = cells > 0 ? cells + 3 : 0;
     int shown = 0;
     while (shown < 6 && used + (int)strlen(pieces[shown]) < width)
         used += (int)strlen(pieces[shown++]);
-    int cells = width - 1 - used - 3;
-    cells = cells > MOST_CELLS ? MOST_CELLS : cells;
-    fputs("\r", stdout);
-    if (cells >= 5) {
-        const int full = (int)(done * cells);
-        fputs("[", stdout);
-        for (int i = 0; i < cells; i++)
-            fputs(i < full    ? (progress->is_utf8 ? "\u2501" : "=")
-                  : i == full ? (progress->is_utf8 ? "\u2578" : ">")
-                              : " ",
-                  stdout);
-        fputs("] ", stdout);
-    }
+    fputs(cells > 0 ? "\r[" : "\r", stdout);
+    const int full = (int)(done * cells);
+    for (int i = 0; i < cells; i++)
+        fputs(i < full    ? (progress->is_utf8 ? "\u2501" : "=")
+              : i == full ? (progress->is_utf8 ? "\u2578" : ">")
+                          : " ",
+              stdout);
+    fputs(cells > 0 ? "] " : "", stdout);
     for (int i = 0; i < shown; i++)
         fputs(pieces[i], stdout);
     fputs("\033[K", stdout);
