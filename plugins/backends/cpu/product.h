@@ -8,16 +8,22 @@
 #include <stdbool.h>
 
 /* c (m, n) = a (m, k) b (k, n) [+ bias (n)] [+ c]. Element (i, j) of a is a[i * a_row + j * a_column], of b likewise;
- * one stride of each is 1. c is row-major and dense. */
+ * one stride of each is 1. c is row-major, dense or with c_row from row to row. */
 struct fuse_product_shape {
     int64_t m, n, k;
     int64_t a_row, a_column;
     int64_t b_row, b_column;
+    int64_t c_row; /* 0: n */
     bool has_bias;
     bool accumulate;
     int worker_count; /* 0: one call at a time, on all threads; else: up to that many calls at the same time, each on
                          its calling thread alone, with results that do not depend on worker_count */
 };
+
+static inline int64_t fuse_product_c_row(const struct fuse_product_shape *shape)
+{
+    return shape->c_row != 0 ? shape->c_row : shape->n;
+}
 
 struct fuse_products; /* the library, opened for one backend instance */
 struct fuse_product;

@@ -69,8 +69,8 @@ int fuse_product_create(struct fuse_products *products, const struct fuse_produc
                         struct fuse_product **product, struct fuse_error *error)
 {
     *product = NULL;
-    const int64_t sizes[] = {shape->m,        shape->n,     shape->k,       shape->a_row,
-                             shape->a_column, shape->b_row, shape->b_column};
+    const int64_t sizes[] = {shape->m,        shape->n,     shape->k,        shape->a_row,
+                             shape->a_column, shape->b_row, shape->b_column, shape->c_row};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
         if (sizes[i] > INT_MAX)
             return products->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
@@ -116,14 +116,15 @@ static void run_columns(const struct run *run, int64_t begin, int64_t end)
 {
     const struct fuse_product *const self = run->product;
     const struct fuse_product_shape *const shape = &self->shape;
+    const int64_t c_row = fuse_product_c_row(shape);
     float *const c = run->c + begin;
     if (shape->has_bias)
         for (int64_t i = 0; i < shape->m; i++)
             for (int64_t j = 0; j < end - begin; j++)
-                c[i * shape->n + j] = (shape->accumulate ? c[i * shape->n + j] : 0.0f) + run->bias[begin + j];
+                c[i * c_row + j] = (shape->accumulate ? c[i * c_row + j] : 0.0f) + run->bias[begin + j];
     cblas_sgemm(CblasRowMajor, self->a_form, self->b_form, (int)shape->m, (int)(end - begin), (int)shape->k, 1.0f,
                 run->a, self->lda, run->b + begin * shape->b_column, self->ldb,
-                shape->has_bias || shape->accumulate ? 1.0f : 0.0f, c, (int)shape->n);
+                shape->has_bias || shape->accumulate ? 1.0f : 0.0f, c, (int)c_row);
 }
 
 static void run_tile(const void *context, int64_t task, int worker)

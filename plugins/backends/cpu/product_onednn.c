@@ -108,7 +108,7 @@ static int create_primitive(struct fuse_product *self, dnnl_memory_desc_t *a, dn
     TRY_DNNL("describe a bias", dnnl_memory_desc_init_by_strides(bias, 2, (const dnnl_dims_t){1, shape->n}, f32,
                                                                  (const dnnl_dims_t){shape->n, 1}));
     TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(c, 2, (const dnnl_dims_t){shape->m, shape->n}, f32,
-                                                                   (const dnnl_dims_t){shape->n, 1}));
+                                                                   (const dnnl_dims_t){fuse_product_c_row(shape), 1}));
     TRY_DNNL("describe a product", dnnl_matmul_desc_init(&matmul, a, b, shape->has_bias ? bias : NULL, c));
     TRY_DNNL("make attributes", dnnl_primitive_attr_create(&attributes));
     TRY_DNNL("set attributes", dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user));

@@ -22,7 +22,7 @@ void fuse_small_product(const struct fuse_product_shape *shape, int64_t column_b
                 sum += a[i * shape->a_row + l * shape->a_column] * b[l * shape->b_row + j * shape->b_column];
             if (shape->has_bias)
                 sum += bias[j];
-            float *const out = &c[i * shape->n + j];
+            float *const out = &c[i * fuse_product_c_row(shape) + j];
             *out = shape->accumulate ? *out + sum : sum;
         }
 }
