@@ -38,18 +38,33 @@ fuse_compiler fuse_compile_linear;
 fuse_compiler fuse_compile_bias_gradient;
 fuse_compiler fuse_compile_elementwise;
 fuse_compiler fuse_compile_loss;
+fuse_compiler fuse_compile_layer_norm;
+fuse_compiler fuse_compile_attention;
+fuse_compiler fuse_compile_tokens;
+fuse_compiler fuse_compile_dropout;
 
 /* ---- checks that compilers share (op.c) ---------------------------------------------------------------------- */
 
 const char *fuse_op_name(uint32_t kind);
 int64_t fuse_operand_rows(const struct fuse_operand *operand);    /* product of all dimensions but the last */
 int64_t fuse_operand_columns(const struct fuse_operand *operand); /* the last dimension; 1 for a scalar */
+int64_t fuse_operand_count(const struct fuse_operand *operand);
 
 /* Counts, dtypes (float32 but for those the op has otherwise), dimensions of at least 1, no overflow. An input or
  * output past the smallest count may be left out by its dtype 0. */
 int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error);
+int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error);
 int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
 bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b);
+
+/* ---- what several ops do ------------------------------------------------------------------------------------- */
+
+/* For tasks on several threads: *status and *error become those of the first one to fail. (op.c) */
+void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure);
+
+/* sums (columns) = the sum over rows (row_count, columns), which begin row_stride apart [+ sums]. (sums.c) */
+void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row_count, int64_t row_stride,
+                      int64_t columns, bool accumulate, float *sums);
 
 /* Passes a failure on. */
 #define FUSE_TRY(expression)                                                                                           \

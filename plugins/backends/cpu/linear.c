@@ -11,16 +11,10 @@
 #define PANEL_MAX_FLOATS 262144
 #define PANEL_PARTS 16
 #define PANEL_MIN_ROWS 8
-#define COLUMN_TILE 256
 
 static uint64_t round_up(uint64_t bytes, uint64_t multiple)
 {
     return (bytes + multiple - 1) / multiple * multiple;
-}
-
-static int fail_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error)
-{
-    return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
 }
 
 /* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
@@ -55,7 +49,7 @@ static int reserve_zeros(struct fuse_cpu *cpu, int64_t count, struct fuse_error 
         return FUSERUN_OK;
     float *const zeros = calloc((size_t)count, sizeof(zeros[0]));
     if (zeros == NULL)
-        return fail_memory(cpu, (size_t)count * sizeof(zeros[0]), error);
+        return fuse_fail_op_memory(cpu, (size_t)count * sizeof(zeros[0]), error);
     free(cpu->zeros);
     cpu->zeros = zeros;
     cpu->zero_count = count;
@@ -77,7 +71,7 @@ static int compile_product(struct fuse_cpu *cpu, const struct fuse_op *op, struc
             cpu, op, is_forward ? "x (B, K), w (N, K), b (N), y (B, N)" : "dy (B, N), w (N, K), dx (B, K)", error);
     struct linear *const self = calloc(1, sizeof(*self));
     if (self == NULL)
-        return fail_memory(cpu, sizeof(*self), error);
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_linear;
     self->kernel.destroy = destroy_linear;
     self->has_bias = has_bias;
@@ -140,10 +134,7 @@ static void form_panel(const void *context, int64_t task, int worker)
     const int status = fuse_product_run(is_short ? self->last_product : self->product, worker, run->dy + begin, run->x,
                                         NULL, out, run->workspace + (uint64_t)worker * self->workspace_bytes, &error);
     if (status != FUSERUN_OK) {
-        int none = FUSERUN_OK;
-        if (__atomic_compare_exchange_n(&run->status, &none, status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
-            run->error != NULL)
-            *run->error = error;
+        fuse_keep_failure(&run->status, run->error, status, &error);
         return;
     }
     if (run->hook != NULL && run->hook->panel != NULL)
@@ -203,7 +194,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
 
     struct weight_gradient *const self = calloc(1, sizeof(*self));
     if (self == NULL)
-        return fail_memory(cpu, sizeof(*self), error);
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_weight_gradient;
     self->kernel.destroy = destroy_weight_gradient;
     self->n = n;
@@ -258,40 +249,12 @@ struct bias_gradient {
     bool accumulate;
 };
 
-struct column_sums {
-    const struct bias_gradient *self;
-    const float *dy;
-    float *db;
-};
-
-/* Row after row in double, a tile of columns at a time: exact enough for any batch, and the same whatever the threads.
- */
-FUSE_CLONES static void sum_tile(const struct column_sums *run, int64_t begin, int64_t count)
-{
-    const struct bias_gradient *const self = run->self;
-    double sums[COLUMN_TILE] = {0};
-    for (int64_t row = 0; row < self->batch; row++) {
-        const float *const dy = run->dy + row * self->n + begin;
-        for (int64_t i = 0; i < count; i++)
-            sums[i] += (double)dy[i];
-    }
-    for (int64_t i = 0; i < count; i++)
-        run->db[begin + i] = (float)(self->accumulate ? (double)run->db[begin + i] + sums[i] : sums[i]);
-}
-
-static void sum_columns(const void *context, int64_t begin, int64_t end)
-{
-    for (int64_t tile = begin; tile < end; tile += COLUMN_TILE)
-        sum_tile(context, tile, tile + COLUMN_TILE < end ? COLUMN_TILE : end - tile);
-}
-
 static int run_bias_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
                              const struct fuse_kernel_call *call, struct fuse_error *error)
 {
     const struct bias_gradient *const self = (const struct bias_gradient *)kernel;
-    const struct column_sums run = {self, call->inputs[0], call->outputs[0]};
     (void)error;
-    fuse_threads_split(cpu->thread_count, self->n, 16, FUSE_SERIAL_ELEMENTS / self->batch, sum_columns, &run);
+    fuse_sum_columns(cpu, call->inputs[0], self->batch, self->n, self->n, self->accumulate, call->outputs[0]);
     return FUSERUN_OK;
 }
 
@@ -309,7 +272,7 @@ int fuse_compile_bias_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, s
         return fuse_op_mismatch(cpu, op, "dy (B, N), db (N)", error);
     struct bias_gradient *const self = calloc(1, sizeof(*self));
     if (self == NULL)
-        return fail_memory(cpu, sizeof(*self), error);
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_bias_gradient;
     self->kernel.destroy = destroy_bias_gradient;
     self->batch = fuse_operand_rows(&op->inputs[0]);

@@ -36,24 +36,6 @@ struct run {
     struct partial *partials; /* (rows) */
 };
 
-/* In lanes, since a compiler must keep the order of comparisons with NaN otherwise. */
-FUSE_INLINE float largest(const float *x, int64_t count)
-{
-    float lanes[8];
-    for (int j = 0; j < 8; j++)
-        lanes[j] = x[0];
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        for (int j = 0; j < 8; j++)
-            lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
-    for (; i < count; i++)
-        lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-    float max = lanes[0];
-    for (int j = 1; j < 8; j++)
-        max = lanes[j] > max ? lanes[j] : max;
-    return max;
-}
-
 /* One sample. With p = softmax(x), s the smoothing and C classes (PyTorch's cross_entropy):
  *   loss = (1 - s) * -log p[label] + s / C * sum of -log p,  d loss / dx = p - ((1 - s) [label] + s / C). */
 FUSE_CLONES static void cross_entropy_row(const struct run *run, int64_t row)
@@ -65,7 +47,7 @@ FUSE_CLONES static void cross_entropy_row(const struct run *run, int64_t row)
     double sum = 0.0, distance = 0.0;
     float *const gradient = run->gradient != NULL ? run->gradient + row * classes : NULL;
 
-    const float max = largest(x, classes);
+    const float max = fuse_largest(x, classes);
     int64_t best = 0;
     while (best < classes && !(x[best] == max))
         best++;

@@ -26,6 +26,20 @@ static const struct op_form forms[] = {
     [FUSERUN_OP_CROSS_ENTROPY] = {"cross_entropy", 2, 2, 1, 2, false},
     [FUSERUN_OP_MSE] = {"mse", 2, 2, 1, 2, false},
     [FUSERUN_OP_SUM_LOSS] = {"sum", 1, 1, 1, 2, false},
+    [FUSERUN_OP_PATCHES] = {"patches", 1, 1, 1, 1, false},
+    [FUSERUN_OP_LAYER_NORM] = {"layer_norm", 3, 3, 3, 3, false},
+    [FUSERUN_OP_LAYER_NORM_DX] = {"layer_norm_dx", 5, 5, 1, 1, true},
+    [FUSERUN_OP_LAYER_NORM_DW] = {"layer_norm_dw", 4, 4, 1, 1, true},
+    [FUSERUN_OP_ATTENTION] = {"attention", 1, 1, 2, 2, false},
+    [FUSERUN_OP_ATTENTION_DX] = {"attention_dx", 4, 4, 1, 1, true},
+    [FUSERUN_OP_PREPEND] = {"prepend", 2, 2, 1, 1, false},
+    [FUSERUN_OP_PREPEND_DX] = {"prepend_dx", 1, 1, 1, 1, true},
+    [FUSERUN_OP_PREPEND_DW] = {"prepend_dw", 1, 1, 1, 1, true},
+    [FUSERUN_OP_ADD_BATCH] = {"add_batch", 2, 2, 1, 1, false},
+    [FUSERUN_OP_ADD_BATCH_DW] = {"add_batch_dw", 1, 1, 1, 1, true},
+    [FUSERUN_OP_SELECT] = {"select", 1, 1, 1, 1, false},
+    [FUSERUN_OP_SELECT_DX] = {"select_dx", 1, 1, 1, 1, true},
+    [FUSERUN_OP_DROPOUT] = {"dropout", 1, 1, 1, 1, true},
 };
 
 static const struct op_form *find_form(uint32_t kind)
@@ -54,9 +68,27 @@ int64_t fuse_operand_columns(const struct fuse_operand *operand)
     return operand->rank > 0 ? operand->shape[operand->rank - 1] : 1;
 }
 
+int64_t fuse_operand_count(const struct fuse_operand *operand)
+{
+    return fuse_operand_rows(operand) * fuse_operand_columns(operand);
+}
+
 bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
+}
+
+int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error)
+{
+    return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
+}
+
+void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure)
+{
+    int none = FUSERUN_OK;
+    if (__atomic_compare_exchange_n(status, &none, new_status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+        error != NULL)
+        *error = *failure;
 }
 
 int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error)

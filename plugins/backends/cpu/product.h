@@ -1,5 +1,5 @@
 /* Matrix products, prepared once and run many times. Exactly one of product_onednn.c, product_cblas.c and
- * product_plain.c is built; products too small for a library's call to pay go to product_small.c in all of them. */
+ * product_plain.c is built; all of them leave some shapes to our own product_tiles.c, which says which. */
 #ifndef FUSE_CPU_PRODUCT_H
 #define FUSE_CPU_PRODUCT_H
 

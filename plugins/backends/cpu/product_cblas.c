@@ -1,7 +1,7 @@
 /* Products from any CBLAS, kept to one thread: c is cut into tiles of columns, of the shape alone, and our own threads
  * take the tiles. So the result does not depend on threads, and no two pools fight for the cores. */
 #include "product.h"
-#include "product_small.h"
+#include "product_tiles.h"
 #include "threads.h"
 
 #include <cblas.h>
@@ -26,7 +26,7 @@ struct fuse_products {
 struct fuse_product {
     const struct fuse_products *products;
     struct fuse_product_shape shape;
-    bool is_small;
+    bool is_tiles;
     CBLAS_TRANSPOSE a_form, b_form;
     int lda, ldb;
 };
@@ -81,7 +81,7 @@ int fuse_product_create(struct fuse_products *products, const struct fuse_produc
         return products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
     self->products = products;
     self->shape = *shape;
-    self->is_small = fuse_small_product_pays(shape);
+    self->is_tiles = fuse_tiles_pay(shape);
     /* With one row (or column) both strides may be 1; the leading dimension must still be a valid one. */
     self->a_form = shape->a_column == 1 ? CblasNoTrans : CblasTrans;
     self->b_form = shape->b_column == 1 ? CblasNoTrans : CblasTrans;
@@ -103,7 +103,7 @@ void fuse_product_free(struct fuse_product **product)
 
 uint64_t fuse_product_workspace_bytes(const struct fuse_product *product)
 {
-    return product->is_small ? fuse_small_product_workspace_bytes(&product->shape) : 0;
+    return product->is_tiles ? fuse_tiles_workspace_bytes(&product->shape, product->products->thread_count) : 0;
 }
 
 struct run {
@@ -141,8 +141,8 @@ int fuse_product_run(const struct fuse_product *product, int worker, const float
     const struct fuse_product_shape *const shape = &product->shape;
     const struct run run = {product, a, b, bias, c};
     (void)worker, (void)error;
-    if (product->is_small)
-        fuse_small_product(shape, 0, shape->n, a, b, bias, c, workspace);
+    if (product->is_tiles)
+        fuse_tiles_product(shape, product->products->thread_count, a, b, bias, c, workspace);
     else if (shape->worker_count > 0)
         run_columns(&run, 0, shape->n);
     else

@@ -2,7 +2,7 @@
  * strides; scratch is the caller's. A primitive made under one thread's setting and run under the same does its sums in
  * an order of its own, whatever the number of workers around it. */
 #include "product.h"
-#include "product_small.h"
+#include "product_tiles.h"
 #include "threads.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -29,7 +29,7 @@ struct lane {
 struct fuse_product {
     const struct fuse_products *products;
     struct fuse_product_shape shape;
-    bool is_small;
+    bool is_tiles;
     int inner_threads;
     uint64_t workspace_bytes;
     dnnl_primitive_t primitive;
@@ -175,10 +175,10 @@ int fuse_product_create(struct fuse_products *products, const struct fuse_produc
         return products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
     self->products = products;
     self->shape = *shape;
-    self->is_small = fuse_small_product_pays(shape);
+    self->is_tiles = fuse_tiles_pay(shape);
     self->inner_threads = shape->worker_count > 0 ? 1 : products->thread_count;
-    if (self->is_small) {
-        self->workspace_bytes = fuse_small_product_workspace_bytes(shape);
+    if (self->is_tiles) {
+        self->workspace_bytes = fuse_tiles_workspace_bytes(shape, products->thread_count);
         *product = self;
         return FUSERUN_OK;
     }
@@ -241,8 +241,8 @@ int fuse_product_run(const struct fuse_product *product, int worker, const float
 {
     const struct fuse_host *const host = product->products->host;
     int status = FUSERUN_OK;
-    if (product->is_small) {
-        fuse_small_product(&product->shape, 0, product->shape.n, a, b, bias, c, workspace);
+    if (product->is_tiles) {
+        fuse_tiles_product(&product->shape, product->products->thread_count, a, b, bias, c, workspace);
         return status;
     }
     struct lane *const lane = &product->lanes[worker];

@@ -1,0 +1,389 @@
+/* Multi-head attention: y = softmax(q k^T / sqrt d) v for each sample and head by itself. The probabilities of a head
+ * exist only for a block of query rows at a time, in a worker's scratch; the backward pass makes them again from q, k
+ * and the row's log of the sum of exponentials (T. Dao et al., "FlashAttention", 2022):
+ *   p = exp(q k^T / sqrt d - lse), dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dy y)) / sqrt d, dq = ds k, dk = ds^T q.
+ * Every product runs on one thread, so the result does not depend on their number. */
+#include "cpu.h"
+#include "dropout.h"
+#include "float_math.h"
+#include "product.h"
+#include "threads.h"
+
+#include <stdlib.h>
+
+/* Scores of one block: they stay in a core's cache, and long sequences cost no more memory. */
+#define BLOCK_FLOATS 65536
+#define BLOCK_MIN_ROWS 16
+#define CHUNK_ELEMENTS 1024
+/* Multiplications below which waking threads costs more than it saves. */
+#define SERIAL_PRODUCTS 500000.0
+
+/* The products of a block of query rows; the last may be shorter, and all but the first add to dk and dv. */
+struct block {
+    int64_t rows;
+    struct fuse_product *scores; /* q k^T, forward and backward */
+    struct fuse_product *values; /* p v */
+    struct fuse_product *dp, *dv, *dk, *dq;
+};
+
+enum { FIRST_BLOCK, MIDDLE_BLOCK, LAST_BLOCK, BLOCK_KINDS };
+
+struct attention {
+    struct fuse_kernel kernel;
+    int64_t batch, tokens, heads, head_width;
+    int64_t width; /* heads * head_width */
+    double scale;
+    struct fuse_dropout dropout;
+    int64_t block_rows, block_count;
+    struct block blocks[BLOCK_KINDS];
+    int64_t block_floats;  /* from one block's scratch to the next */
+    uint64_t worker_bytes; /* from one worker's scratch to the next */
+};
+
+/* One run. */
+struct run {
+    const struct attention *self;
+    const struct fuse_host *host;
+    uint64_t seed, draw;
+    const float *qkv;    /* (B, S, 3 D) */
+    const float *dy, *y; /* (B, S, D) */
+    const float *lse;    /* (B, H, S) */
+    float *out;          /* y (B, S, D), or dqkv (B, S, 3 D) */
+    float *new_lse;      /* (B, H, S) */
+    char *workspace;
+    struct fuse_error *error;
+    int status; /* the first failure's */
+};
+
+/* Where one sample's head lies. */
+struct head {
+    const float *q, *k, *v; /* rows 3 D apart */
+    int64_t row;            /* of its first query among all (B, H, S) */
+    int64_t input_offset;   /* of its q in qkv */
+    int64_t output_offset;  /* of its y in y */
+};
+
+static struct head find_head(const struct run *run, int64_t task)
+{
+    const struct attention *const self = run->self;
+    const int64_t sample = task / self->heads, head = task % self->heads;
+    const int64_t in = sample * self->tokens * 3 * self->width + head * self->head_width;
+    return (struct head){.q = run->qkv + in,
+                         .k = run->qkv + in + self->width,
+                         .v = run->qkv + in + 2 * self->width,
+                         .row = task * self->tokens,
+                         .input_offset = in,
+                         .output_offset = sample * self->tokens * self->width + head * self->head_width};
+}
+
+static const struct block *find_block(const struct attention *self, int64_t index)
+{
+    if (index == 0)
+        return &self->blocks[FIRST_BLOCK];
+    return &self->blocks[index + 1 < self->block_count ? MIDDLE_BLOCK : LAST_BLOCK];
+}
+
+/* A worker's scratch: two blocks of scores, then what a product wants. */
+static float *scratch_of(const struct run *run, int worker)
+{
+    return (float *)(void *)(run->workspace + (uint64_t)worker * run->self->worker_bytes);
+}
+
+static void *product_scratch_of(const struct run *run, int worker)
+{
+    return scratch_of(run, worker) + 2 * run->self->block_floats;
+}
+
+/* scores (count) become probabilities; returns the log of the sum of exponentials. */
+FUSE_CLONES static float softmax_row(float *scores, int64_t count, double scale)
+{
+    const float largest = fuse_largest(scores, count);
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++) {
+        const double e = fuse_exp((double)(scores[i] - largest) * scale);
+        sum += e;
+        scores[i] = (float)e;
+    }
+    const float factor = (float)(1.0 / sum);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        scores[i] *= factor;
+    return (float)((double)largest * scale + log(sum));
+}
+
+FUSE_CLONES static void multiply(float *values, const float *factors, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] *= factors[i];
+}
+
+/* Multiplies a row of (probabilities) by what dropout does to each. row: among all (B, H, S). */
+static void drop_row(const struct run *run, int64_t row, float *values)
+{
+    const int64_t tokens = run->self->tokens;
+    float factors[CHUNK_ELEMENTS];
+    for (int64_t at = 0; at < tokens; at += CHUNK_ELEMENTS) {
+        const int64_t count = at + CHUNK_ELEMENTS < tokens ? CHUNK_ELEMENTS : tokens - at;
+        fuse_dropout_factors(run->host, &run->self->dropout, run->seed, run->draw, row * tokens + at, factors, count);
+        multiply(values + at, factors, count);
+    }
+}
+
+static int attend_block(const struct run *run, int64_t task, int worker, struct fuse_error *error)
+{
+    const struct attention *const self = run->self;
+    const struct head head = find_head(run, task / self->block_count);
+    const int64_t index = task % self->block_count, first = index * self->block_rows;
+    const struct block *const block = find_block(self, index);
+    float *const scores = scratch_of(run, worker);
+    void *const scratch = product_scratch_of(run, worker);
+    FUSE_TRY(fuse_product_run(block->scores, worker, head.q + first * 3 * self->width, head.k, NULL, scores, scratch,
+                              error));
+    for (int64_t i = 0; i < block->rows; i++) {
+        float *const row = scores + i * self->tokens;
+        run->new_lse[head.row + first + i] = softmax_row(row, self->tokens, self->scale);
+        if (self->dropout.probability > 0.0)
+            drop_row(run, head.row + first + i, row);
+    }
+    return fuse_product_run(block->values, worker, scores, head.v, NULL,
+                            run->out + head.output_offset + first * self->width, scratch, error);
+}
+
+/* scores become probabilities, dp becomes ds. */
+FUSE_CLONES static void differentiate_row(float *scores, float *dp, int64_t count, double scale, double lse, float sum)
+{
+    const float slope = (float)scale;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        const float p = (float)fuse_exp((double)scores[i] * scale - lse);
+        scores[i] = p;
+        dp[i] = p * (dp[i] - sum) * slope;
+    }
+}
+
+FUSE_CLONES static double dot(const float *a, const float *b, int64_t count)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static int differentiate_block(const struct run *run, const struct head *head, int64_t index, int worker,
+                               struct fuse_error *error)
+{
+    const struct attention *const self = run->self;
+    const struct block *const block = find_block(self, index);
+    const int64_t first = index * self->block_rows, out = head->output_offset + first * self->width;
+    const float *const q = head->q + first * 3 * self->width, *const dy = run->dy + out, *const y = run->y + out;
+    float *const scores = scratch_of(run, worker), *const dp = scores + self->block_floats;
+    float *const dq = run->out + head->input_offset + first * 3 * self->width;
+    float *const dk = run->out + head->input_offset + self->width, *const dv = dk + self->width;
+    void *const scratch = product_scratch_of(run, worker);
+    FUSE_TRY(fuse_product_run(block->scores, worker, q, head->k, NULL, scores, scratch, error));
+    FUSE_TRY(fuse_product_run(block->dp, worker, dy, head->v, NULL, dp, scratch, error));
+    for (int64_t i = 0; i < block->rows; i++) {
+        const int64_t row = head->row + first + i;
+        float *const s = scores + i * self->tokens, *const ds = dp + i * self->tokens;
+        const float sum = (float)dot(dy + i * self->width, y + i * self->width, self->head_width);
+        if (self->dropout.probability > 0.0)
+            drop_row(run, row, ds);
+        differentiate_row(s, ds, self->tokens, self->scale, (double)run->lse[row], sum);
+        if (self->dropout.probability > 0.0)
+            drop_row(run, row, s);
+    }
+    FUSE_TRY(fuse_product_run(block->dv, worker, scores, dy, NULL, dv, scratch, error));
+    FUSE_TRY(fuse_product_run(block->dk, worker, dp, q, NULL, dk, scratch, error));
+    return fuse_product_run(block->dq, worker, dp, head->k, NULL, dq, scratch, error);
+}
+
+static void attend(const void *context, int64_t task, int worker)
+{
+    struct run *const run = *(struct run *const *)context;
+    struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
+    const int status = attend_block(run, task, worker, &error);
+    if (status != FUSERUN_OK)
+        fuse_keep_failure(&run->status, run->error, status, &error);
+}
+
+/* A head's blocks in order: each adds to the head's dk and dv. */
+static void differentiate(const void *context, int64_t task, int worker)
+{
+    struct run *const run = *(struct run *const *)context;
+    struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
+    const struct head head = find_head(run, task);
+    int status = FUSERUN_OK;
+    for (int64_t i = 0; i < run->self->block_count && status == FUSERUN_OK; i++)
+        status = differentiate_block(run, &head, i, worker, &error);
+    if (status != FUSERUN_OK)
+        fuse_keep_failure(&run->status, run->error, status, &error);
+}
+
+static int threads_for(const struct fuse_cpu *cpu, const struct attention *self)
+{
+    const double products = (double)(self->batch * self->tokens) * (double)(self->tokens * self->width);
+    return products < SERIAL_PRODUCTS ? 1 : cpu->thread_count;
+}
+
+static int run_forward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                       struct fuse_error *error)
+{
+    const struct attention *const self = (const struct attention *)kernel;
+    struct run run = {.self = self,
+                      .host = cpu->host,
+                      .seed = call->seed,
+                      .draw = call->draw,
+                      .qkv = call->inputs[0],
+                      .out = call->outputs[0],
+                      .new_lse = call->outputs[1],
+                      .workspace = call->workspace,
+                      .error = error,
+                      .status = FUSERUN_OK};
+    const struct run *const context = &run;
+    fuse_threads_tasks(threads_for(cpu, self), self->batch * self->heads * self->block_count, attend, &context);
+    return run.status;
+}
+
+static int run_backward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                        struct fuse_error *error)
+{
+    const struct attention *const self = (const struct attention *)kernel;
+    struct run run = {.self = self,
+                      .host = cpu->host,
+                      .seed = call->seed,
+                      .draw = call->draw,
+                      .dy = call->inputs[0],
+                      .qkv = call->inputs[1],
+                      .y = call->inputs[2],
+                      .lse = call->inputs[3],
+                      .out = call->outputs[0],
+                      .workspace = call->workspace,
+                      .error = error,
+                      .status = FUSERUN_OK};
+    const struct run *const context = &run;
+    fuse_threads_tasks(threads_for(cpu, self), self->batch * self->heads, differentiate, &context);
+    return run.status;
+}
+
+/* ---- compiling ----------------------------------------------------------------------------------------------- */
+
+static void destroy(struct fuse_kernel *kernel)
+{
+    struct attention *const self = (struct attention *)kernel;
+    for (int i = 0; i < BLOCK_KINDS; i++) {
+        struct block *const block = &self->blocks[i];
+        struct fuse_product **const products[] = {&block->scores, &block->values, &block->dp,
+                                                  &block->dv,     &block->dk,     &block->dq};
+        for (size_t j = 0; j < sizeof(products) / sizeof(products[0]); j++)
+            fuse_product_free(products[j]);
+    }
+    free(self);
+}
+
+/* Scores and dp are (rows, S); q, k, v and their gradients have rows 3 D apart, y and dy D. */
+static int create_products(struct fuse_cpu *cpu, const struct attention *self, struct block *block, bool is_backward,
+                           bool adds, bool adds_to_sums, struct fuse_error *error)
+{
+    const int64_t rows = block->rows, tokens = self->tokens, d = self->head_width;
+    const int64_t in = 3 * self->width, out = self->width;
+    const int workers = cpu->thread_count;
+    const struct fuse_product_shape scores = {rows, tokens, d, in, 1, 1, in, tokens, false, false, workers};
+    const struct fuse_product_shape values = {rows, d, tokens, tokens, 1, in, 1, out, false, false, workers};
+    const struct fuse_product_shape dp = {rows, tokens, d, out, 1, 1, in, tokens, false, false, workers};
+    const struct fuse_product_shape dv = {tokens, d, rows, 1, tokens, out, 1, in, false, adds_to_sums, workers};
+    const struct fuse_product_shape dk = {tokens, d, rows, 1, tokens, in, 1, in, false, adds_to_sums, workers};
+    const struct fuse_product_shape dq = {rows, d, tokens, tokens, 1, in, 1, in, false, adds, workers};
+    FUSE_TRY(fuse_product_create(cpu->products, &scores, &block->scores, error));
+    if (!is_backward)
+        return fuse_product_create(cpu->products, &values, &block->values, error);
+    FUSE_TRY(fuse_product_create(cpu->products, &dp, &block->dp, error));
+    FUSE_TRY(fuse_product_create(cpu->products, &dv, &block->dv, error));
+    FUSE_TRY(fuse_product_create(cpu->products, &dk, &block->dk, error));
+    return fuse_product_create(cpu->products, &dq, &block->dq, error);
+}
+
+static uint64_t largest_workspace(const struct attention *self)
+{
+    uint64_t largest = 0;
+    for (int i = 0; i < BLOCK_KINDS; i++) {
+        const struct block *const block = &self->blocks[i];
+        const struct fuse_product *const products[] = {block->scores, block->values, block->dp,
+                                                       block->dv,     block->dk,     block->dq};
+        for (size_t j = 0; j < sizeof(products) / sizeof(products[0]); j++) {
+            const uint64_t bytes = products[j] != NULL ? fuse_product_workspace_bytes(products[j]) : 0;
+            largest = bytes > largest ? bytes : largest;
+        }
+    }
+    return largest;
+}
+
+static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_backward, bool adds,
+                         struct fuse_error *error)
+{
+    int64_t rows = BLOCK_FLOATS / self->tokens;
+    rows = rows < BLOCK_MIN_ROWS ? BLOCK_MIN_ROWS : rows;
+    self->block_rows = rows < self->tokens ? rows : self->tokens;
+    self->block_count = (self->tokens + self->block_rows - 1) / self->block_rows;
+    self->block_floats = (self->block_rows * self->tokens + 15) / 16 * 16;
+    for (int i = 0; i < BLOCK_KINDS; i++) {
+        struct block *const block = &self->blocks[i];
+        const int64_t needed_from[BLOCK_KINDS] = {1, 3, 2};
+        if (self->block_count < needed_from[i])
+            continue;
+        block->rows = i == LAST_BLOCK ? self->tokens - (self->block_count - 1) * self->block_rows : self->block_rows;
+        FUSE_TRY(create_products(cpu, self, block, is_backward, adds, adds || i != FIRST_BLOCK, error));
+    }
+    self->worker_bytes = 2 * (uint64_t)self->block_floats * sizeof(float) + (largest_workspace(self) + 63) / 64 * 64;
+    return FUSERUN_OK;
+}
+
+static bool is_of_shape(const struct fuse_operand *operand, int64_t a, int64_t b, int64_t c)
+{
+    return operand->rank == 3 && operand->shape[0] == a && operand->shape[1] == b && operand->shape[2] == c;
+}
+
+static bool are_shapes_right(const struct fuse_op *op, bool is_backward)
+{
+    const struct fuse_operand *const qkv = &op->inputs[is_backward ? 1 : 0];
+    const int64_t heads = op->integers[0];
+    if (qkv->rank != 3 || heads < 1 || qkv->shape[2] % 3 != 0 || qkv->shape[2] / 3 % heads != 0)
+        return false;
+    const int64_t batch = qkv->shape[0], tokens = qkv->shape[1], width = qkv->shape[2] / 3;
+    if (!is_backward)
+        return is_of_shape(&op->outputs[0], batch, tokens, width) && is_of_shape(&op->outputs[1], batch, heads, tokens);
+    return is_of_shape(&op->inputs[0], batch, tokens, width) && is_of_shape(&op->inputs[2], batch, tokens, width) &&
+           is_of_shape(&op->inputs[3], batch, heads, tokens) && fuse_op_same_shape(qkv, &op->outputs[0]);
+}
+
+int fuse_compile_attention(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                           struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const bool is_backward = op->kind == FUSERUN_OP_ATTENTION_DX;
+    struct fuse_dropout dropout;
+    if (!are_shapes_right(op, is_backward))
+        return fuse_op_mismatch(cpu, op, "qkv (B, S, 3 D), y (B, S, D), lse (B, H, S), H divides D", error);
+    FUSE_TRY(fuse_dropout_read(cpu, op, 1, &dropout, error));
+    struct attention *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
+    const struct fuse_operand *const qkv = &op->inputs[is_backward ? 1 : 0];
+    self->kernel.run = is_backward ? run_backward : run_forward;
+    self->kernel.destroy = destroy;
+    self->batch = qkv->shape[0];
+    self->tokens = qkv->shape[1];
+    self->heads = op->integers[0];
+    self->width = qkv->shape[2] / 3;
+    self->head_width = self->width / self->heads;
+    self->scale = 1.0 / sqrt((double)self->head_width);
+    self->dropout = dropout;
+    const int status = create_blocks(cpu, self, is_backward, (op->flags & FUSERUN_OP_ACCUMULATE) != 0, error);
+    if (status != FUSERUN_OK) {
+        destroy(&self->kernel);
+        return status;
+    }
+    info->workspace_bytes = self->worker_bytes * (uint64_t)cpu->thread_count;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}

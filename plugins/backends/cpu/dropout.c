@@ -1,0 +1,110 @@
+/* Dropout: element i is 0 if random number i of the operation's stream is below p, else x / (1 - p). The same numbers
+ * are drawn again for the derivative, so no mask is kept. */
+#include "cpu.h"
+#include "dropout.h"
+#include "threads.h"
+
+#include <stdlib.h>
+
+#define CHUNK_ELEMENTS 1024
+
+struct dropout {
+    struct fuse_kernel kernel;
+    int64_t count;
+    struct fuse_dropout dropout;
+    bool accumulate;
+};
+
+struct run {
+    const struct dropout *self;
+    const struct fuse_host *host;
+    uint64_t seed, draw;
+    const float *x; /* (count) */
+    float *y;       /* (count), maybe x */
+};
+
+/* A factor instead of a selection: what is dropped stays NaN if it was, as in PyTorch. */
+FUSE_CLONES static void turn_into_factors(float *values, int64_t count, double probability, float scale)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (double)values[i] < probability ? 0.0f : scale;
+}
+
+void fuse_dropout_factors(const struct fuse_host *host, const struct fuse_dropout *dropout, uint64_t seed,
+                          uint64_t draw, int64_t first, float *factors, int64_t count)
+{
+    host->random_uniform(seed, dropout->stream + draw, (uint64_t)first, factors, (size_t)count);
+    turn_into_factors(factors, count, dropout->probability, (float)(1.0 / (1.0 - dropout->probability)));
+}
+
+FUSE_CLONES static void multiply(float *y, const float *x, const float *factors, int64_t count, bool adds)
+{
+    if (adds) {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            y[i] += x[i] * factors[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+            y[i] = x[i] * factors[i];
+    }
+}
+
+static void drop(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    float factors[CHUNK_ELEMENTS];
+    for (int64_t at = begin; at < end; at += CHUNK_ELEMENTS) {
+        const int64_t count = at + CHUNK_ELEMENTS < end ? CHUNK_ELEMENTS : end - at;
+        fuse_dropout_factors(run->host, &run->self->dropout, run->seed, run->draw, at, factors, count);
+        multiply(run->y + at, run->x + at, factors, count, run->self->accumulate);
+    }
+}
+
+static int run_dropout(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                       struct fuse_error *error)
+{
+    const struct dropout *const self = (const struct dropout *)kernel;
+    (void)error;
+    const struct run run = {self, cpu->host, call->seed, call->draw, call->inputs[0], call->outputs[0]};
+    fuse_threads_split(cpu->thread_count, self->count, 16, FUSE_SERIAL_ELEMENTS / 8, drop, &run);
+    return FUSERUN_OK;
+}
+
+static void destroy(struct fuse_kernel *kernel)
+{
+    free(kernel);
+}
+
+int fuse_dropout_read(const struct fuse_cpu *cpu, const struct fuse_op *op, uint32_t stream_index,
+                      struct fuse_dropout *dropout, struct fuse_error *error)
+{
+    dropout->probability = op->numbers[0];
+    dropout->stream = (uint64_t)op->integers[stream_index];
+    if (!(dropout->probability >= 0.0 && dropout->probability < 1.0))
+        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                               "backend cpu: op %s: a dropout probability of %g is not in [0, 1)",
+                               fuse_op_name(op->kind), dropout->probability);
+    return FUSERUN_OK;
+}
+
+int fuse_compile_dropout(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                         struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    struct fuse_dropout dropout;
+    (void)info;
+    if (!fuse_op_same_shape(&op->inputs[0], &op->outputs[0]))
+        return fuse_op_mismatch(cpu, op, "the output has the input's shape", error);
+    FUSE_TRY(fuse_dropout_read(cpu, op, 0, &dropout, error));
+    struct dropout *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
+    self->kernel.run = run_dropout;
+    self->kernel.destroy = destroy;
+    self->count = fuse_operand_count(&op->inputs[0]);
+    self->dropout = dropout;
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}

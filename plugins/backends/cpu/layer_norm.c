@@ -1,0 +1,208 @@
+/* Layer normalization (Ba, Kiros, Hinton 2016), a row at a time: y = (x - mean) rstd w + b with
+ * rstd = 1 / sqrt(variance + eps). The sums are in double, in two passes, so that a mean far from zero costs nothing.
+ */
+#include "cpu.h"
+#include "threads.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#define COLUMN_TILE 256
+
+struct layer_norm {
+    struct fuse_kernel kernel;
+    int64_t rows, columns;
+    double eps;
+    bool accumulate;
+};
+
+/* One run. */
+struct run {
+    const struct layer_norm *self;
+    const float *x, *dy;      /* (rows, columns) */
+    const float *w, *b;       /* (columns) */
+    const float *mean, *rstd; /* (rows) */
+    float *out;               /* y or dx (rows, columns), or dw (columns) */
+    float *new_mean, *new_rstd;
+};
+
+FUSE_CLONES static void normalize_row(const struct run *run, int64_t row)
+{
+    const int64_t columns = run->self->columns;
+    const float *const x = run->x + row * columns, *const w = run->w, *const b = run->b;
+    float *const y = run->out + row * columns;
+    double sum = 0.0, squares = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < columns; i++)
+        sum += (double)x[i];
+    const double center = sum / (double)columns;
+#pragma omp simd reduction(+ : squares)
+    for (int64_t i = 0; i < columns; i++) {
+        const double distance = (double)x[i] - center;
+        squares += distance * distance;
+    }
+    const float mean = (float)center, rstd = (float)(1.0 / sqrt(squares / (double)columns + run->self->eps));
+    run->new_mean[row] = mean;
+    run->new_rstd[row] = rstd;
+#pragma omp simd
+    for (int64_t i = 0; i < columns; i++)
+        y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+}
+
+static void normalize(const void *context, int64_t begin, int64_t end)
+{
+    for (int64_t row = begin; row < end; row++)
+        normalize_row(context, row);
+}
+
+/* With g = dy w and n = (x - mean) rstd: dx = rstd (g - avg(g) - n avg(g n)). */
+FUSE_CLONES static void differentiate_row(const struct run *run, int64_t row)
+{
+    const int64_t columns = run->self->columns;
+    const float *const x = run->x + row * columns, *const dy = run->dy + row * columns, *const w = run->w;
+    const float mean = run->mean[row], rstd = run->rstd[row];
+    float *const dx = run->out + row * columns;
+    double sum = 0.0, product = 0.0;
+#pragma omp simd reduction(+ : sum, product)
+    for (int64_t i = 0; i < columns; i++) {
+        const float g = dy[i] * w[i];
+        sum += (double)g;
+        product += (double)(g * ((x[i] - mean) * rstd));
+    }
+    const float average = (float)(sum / (double)columns), slope = (float)(product / (double)columns);
+    if (run->self->accumulate) {
+#pragma omp simd
+        for (int64_t i = 0; i < columns; i++)
+            dx[i] += rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < columns; i++)
+            dx[i] = rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
+    }
+}
+
+static void differentiate(const void *context, int64_t begin, int64_t end)
+{
+    for (int64_t row = begin; row < end; row++)
+        differentiate_row(context, row);
+}
+
+/* Row after row, a tile of columns at a time: the same sums on any number of threads. */
+FUSE_CLONES static void sum_weight_tile(const struct run *run, int64_t begin, int64_t count)
+{
+    const int64_t columns = run->self->columns;
+    double sums[COLUMN_TILE] = {0};
+    for (int64_t row = 0; row < run->self->rows; row++) {
+        const float *const x = run->x + row * columns + begin, *const dy = run->dy + row * columns + begin;
+        const float mean = run->mean[row], rstd = run->rstd[row];
+        for (int64_t i = 0; i < count; i++)
+            sums[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
+    }
+    float *const dw = run->out + begin;
+    for (int64_t i = 0; i < count; i++)
+        dw[i] = (float)(run->self->accumulate ? (double)dw[i] + sums[i] : sums[i]);
+}
+
+static void sum_weight(const void *context, int64_t begin, int64_t end)
+{
+    for (int64_t tile = begin; tile < end; tile += COLUMN_TILE)
+        sum_weight_tile(context, tile, tile + COLUMN_TILE < end ? COLUMN_TILE : end - tile);
+}
+
+static int run_forward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                       struct fuse_error *error)
+{
+    const struct layer_norm *const self = (const struct layer_norm *)kernel;
+    (void)error;
+    const struct run run = {.self = self,
+                            .x = call->inputs[0],
+                            .w = call->inputs[1],
+                            .b = call->inputs[2],
+                            .out = call->outputs[0],
+                            .new_mean = call->outputs[1],
+                            .new_rstd = call->outputs[2]};
+    fuse_threads_split(cpu->thread_count, self->rows, 1, FUSE_SERIAL_ELEMENTS / self->columns, normalize, &run);
+    return FUSERUN_OK;
+}
+
+static int run_input_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
+                              const struct fuse_kernel_call *call, struct fuse_error *error)
+{
+    const struct layer_norm *const self = (const struct layer_norm *)kernel;
+    (void)error;
+    const struct run run = {.self = self,
+                            .dy = call->inputs[0],
+                            .x = call->inputs[1],
+                            .w = call->inputs[2],
+                            .mean = call->inputs[3],
+                            .rstd = call->inputs[4],
+                            .out = call->outputs[0]};
+    fuse_threads_split(cpu->thread_count, self->rows, 1, FUSE_SERIAL_ELEMENTS / self->columns, differentiate, &run);
+    return FUSERUN_OK;
+}
+
+static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
+                               const struct fuse_kernel_call *call, struct fuse_error *error)
+{
+    const struct layer_norm *const self = (const struct layer_norm *)kernel;
+    (void)error;
+    const struct run run = {.self = self,
+                            .dy = call->inputs[0],
+                            .x = call->inputs[1],
+                            .mean = call->inputs[2],
+                            .rstd = call->inputs[3],
+                            .out = call->outputs[0]};
+    fuse_threads_split(cpu->thread_count, self->columns, 16, FUSE_SERIAL_ELEMENTS / self->rows, sum_weight, &run);
+    return FUSERUN_OK;
+}
+
+static void destroy(struct fuse_kernel *kernel)
+{
+    free(kernel);
+}
+
+/* Is every operand from `first` on one number a column (or a row)? */
+static bool have_count(const struct fuse_operand *operands, uint32_t first, uint32_t end, int64_t count)
+{
+    for (uint32_t i = first; i < end; i++)
+        if (fuse_operand_count(&operands[i]) != count)
+            return false;
+    return true;
+}
+
+int fuse_compile_layer_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                            struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const struct fuse_operand *const in = op->inputs, *const out = op->outputs;
+    const int64_t rows = fuse_operand_rows(&in[0]), columns = fuse_operand_columns(&in[0]);
+    (void)info;
+    switch (op->kind) {
+    case FUSERUN_OP_LAYER_NORM:
+        if (!fuse_op_same_shape(&in[0], &out[0]) || !have_count(in, 1, 3, columns) || !have_count(out, 1, 3, rows))
+            return fuse_op_mismatch(cpu, op, "x (B, D), w (D), b (D), y (B, D), mean (B), rstd (B)", error);
+        if (!(op->numbers[0] >= 0.0))
+            return fuse_op_mismatch(cpu, op, "eps must not be negative", error);
+        break;
+    case FUSERUN_OP_LAYER_NORM_DX:
+        if (!fuse_op_same_shape(&in[0], &in[1]) || !fuse_op_same_shape(&in[0], &out[0]) ||
+            !have_count(in, 2, 3, columns) || !have_count(in, 3, 5, rows))
+            return fuse_op_mismatch(cpu, op, "dy (B, D), x (B, D), w (D), mean (B), rstd (B), dx (B, D)", error);
+        break;
+    default:
+        if (!fuse_op_same_shape(&in[0], &in[1]) || !have_count(in, 2, 4, rows) || !have_count(out, 0, 1, columns))
+            return fuse_op_mismatch(cpu, op, "dy (B, D), x (B, D), mean (B), rstd (B), dw (D)", error);
+    }
+    struct layer_norm *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
+    self->kernel.run = op->kind == FUSERUN_OP_LAYER_NORM      ? run_forward
+                       : op->kind == FUSERUN_OP_LAYER_NORM_DX ? run_input_gradient
+                                                              : run_weight_gradient;
+    self->kernel.destroy = destroy;
+    self->rows = rows;
+    self->columns = columns;
+    self->eps = op->numbers[0];
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}

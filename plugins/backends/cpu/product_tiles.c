@@ -1,0 +1,173 @@
+/* Blocks as in K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008): a
+ * block of a stays in the second-level cache, a strip of b one tile wide in the first, a tile of c in registers. */
+#include "product_tiles.h"
+#include "threads.h"
+
+#include <string.h>
+
+#define BLOCK_ROWS 252 /* a multiple of every KERNEL_ROWS */
+#define BLOCK_DEPTH 256
+#define MAX_TILE_WIDTH 32
+#define PART_ROWS 12    /* threads share c in multiples of every tile's rows, */
+#define PART_COLUMNS 32 /* or of every tile's columns */
+#define SERIAL_PRODUCT (128.0 * 1024.0)
+
+/* Even blocks: ceil(size / most) of them, each a multiple of `multiple`. */
+static int64_t block_size(int64_t size, int64_t most, int64_t multiple)
+{
+    const int64_t blocks = (size + most - 1) / most;
+    const int64_t even = (size + blocks - 1) / blocks;
+    return (even + multiple - 1) / multiple * multiple;
+}
+
+typedef float vector_4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t index_4 __attribute__((vector_size(16)));
+
+#if defined(__clang__)
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (index_4){i, j, k, l})
+#endif
+
+/* to (count, 4), rows to_stride apart, = from (4, count)^T, rows from_stride apart. */
+static inline __attribute__((always_inline)) void transpose_4(const float *from, int64_t from_stride, int64_t count,
+                                                              float *to, int64_t to_stride)
+{
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        const vector_4 a = *(const vector_4 *)(from + i), b = *(const vector_4 *)(from + from_stride + i);
+        const vector_4 c = *(const vector_4 *)(from + 2 * from_stride + i);
+        const vector_4 d = *(const vector_4 *)(from + 3 * from_stride + i);
+        const vector_4 ab_low = SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SHUFFLE(a, b, 2, 6, 3, 7);
+        const vector_4 cd_low = SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SHUFFLE(c, d, 2, 6, 3, 7);
+        *(vector_4 *)(to + i * to_stride) = SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
+        *(vector_4 *)(to + (i + 1) * to_stride) = SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
+        *(vector_4 *)(to + (i + 2) * to_stride) = SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
+        *(vector_4 *)(to + (i + 3) * to_stride) = SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
+    }
+    for (; i < count; i++)
+        for (int64_t j = 0; j < 4; j++)
+            to[i * to_stride + j] = from[j * from_stride + i];
+}
+
+#define KERNEL_NAME(stem) stem##_plain
+#define KERNEL_TARGET
+#define KERNEL_LANES 4
+#define KERNEL_ROWS 6
+#include "product_tiles_kernel.h"
+
+#if defined(__x86_64__)
+#define KERNEL_NAME(stem) stem##_avx2
+#define KERNEL_TARGET __attribute__((target("avx2,fma")))
+#define KERNEL_LANES 8
+#define KERNEL_ROWS 6
+#include "product_tiles_kernel.h"
+
+#define KERNEL_NAME(stem) stem##_avx512
+#define KERNEL_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma")))
+#define KERNEL_LANES 16
+#define KERNEL_ROWS 12
+#include "product_tiles_kernel.h"
+#endif
+
+typedef void columns_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const float *a,
+                              const float *b, const float *bias, float *c, float *workspace);
+
+static bool has_avx512(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+#else
+    return false;
+#endif
+}
+
+static columns_function *choose(void)
+{
+#if defined(__x86_64__)
+    if (has_avx512())
+        return columns_avx512;
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return columns_avx2;
+#endif
+    return columns_plain;
+}
+
+static double multiplications(const struct fuse_product_shape *shape)
+{
+    return (double)shape->m * (double)shape->n * (double)shape->k;
+}
+
+bool fuse_tiles_pay(const struct fuse_product_shape *shape)
+{
+    return !has_avx512() || multiplications(shape) <= 1e6;
+}
+
+int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_count)
+{
+    return shape->worker_count > 0 || multiplications(shape) <= SERIAL_PRODUCT ? 1 : thread_count;
+}
+
+/* One thread's: a strip of b, then a block of a. */
+static uint64_t thread_bytes(const struct fuse_product_shape *shape)
+{
+    const uint64_t rows = (uint64_t)block_size(shape->m, BLOCK_ROWS, 12),
+                   depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
+    return ((uint64_t)BLOCK_DEPTH * MAX_TILE_WIDTH + rows * depth) * sizeof(float) / 64 * 64 + 64;
+}
+
+uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count)
+{
+    return thread_bytes(shape) * (uint64_t)fuse_tiles_thread_count(shape, thread_count);
+}
+
+struct run {
+    const struct fuse_product_shape *shape;
+    columns_function *columns;
+    const float *a, *b, *bias;
+    float *c;
+    float *workspace;
+    uint64_t thread_bytes;
+    int64_t part; /* columns, or where c is narrow rows, that one task forms */
+    bool by_rows;
+};
+
+static void run_part(const void *context, int64_t task, int worker)
+{
+    const struct run *const run = context;
+    float *const workspace = run->workspace + (uint64_t)worker * (run->thread_bytes / sizeof(float));
+    const int64_t size = run->by_rows ? run->shape->m : run->shape->n, begin = task * run->part;
+    const int64_t end = begin + run->part < size ? begin + run->part : size;
+    if (!run->by_rows) {
+        run->columns(run->shape, begin, end, run->a, run->b, run->bias, run->c, workspace);
+        return;
+    }
+    struct fuse_product_shape shape = *run->shape;
+    shape.m = end - begin;
+    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, run->bias, run->c + begin * shape.n,
+                 workspace);
+}
+
+void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,
+                        const float *bias, float *c, void *workspace)
+{
+    const int64_t threads = fuse_tiles_thread_count(shape, thread_count);
+    struct run run = {.shape = shape,
+                      .columns = choose(),
+                      .a = a,
+                      .b = b,
+                      .bias = bias,
+                      .c = c,
+                      .workspace = workspace,
+                      .thread_bytes = thread_bytes(shape),
+                      .by_rows = shape->m > shape->n};
+    if (threads == 1) {
+        run.columns(shape, 0, shape->n, a, b, bias, c, workspace);
+        return;
+    }
+    const int64_t size = run.by_rows ? shape->m : shape->n, unit = run.by_rows ? PART_ROWS : PART_COLUMNS;
+    const int64_t units = (size + unit - 1) / unit;
+    run.part = (units + threads - 1) / threads * unit;
+    fuse_threads_tasks((int)threads, (size + run.part - 1) / run.part, run_part, &run);
+}

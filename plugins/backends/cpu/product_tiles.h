@@ -1,0 +1,19 @@
+/* Our own products: packed blocks and register tiles, in C with vector types, for several instruction sets. Used where
+ * a library's call overhead shows, where the library is slower (product_tiles.c says when), and where there is none.
+ * They need no memory but the caller's, and an element's sum is formed in one order whatever the threads. */
+#ifndef FUSE_CPU_PRODUCT_TILES_H
+#define FUSE_CPU_PRODUCT_TILES_H
+
+#include "product.h"
+
+/* Whether to prefer this to a library, for a shape on this machine; not of threads. */
+bool fuse_tiles_pay(const struct fuse_product_shape *shape);
+
+/* Threads that share one product when its shape has no worker_count: 1 for small ones. */
+int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_count);
+/* For that many threads. */
+uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count);
+void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,
+                        const float *bias, float *c, void *workspace);
+
+#endif

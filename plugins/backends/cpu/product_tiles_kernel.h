@@ -1,0 +1,169 @@
+/* One instruction set's loops; included by product_tiles.c with
+ *   KERNEL_NAME(stem)  the names' suffix      KERNEL_TARGET  the function attribute, or nothing
+ *   KERNEL_LANES       floats in a vector     KERNEL_ROWS    6 or 12 rows of a tile; a tile is 2 vectors wide */
+
+#define TILE_WIDTH (2 * KERNEL_LANES)
+
+typedef float KERNEL_NAME(vector) __attribute__((vector_size(KERNEL_LANES * 4), aligned(4), may_alias));
+#define VECTOR KERNEL_NAME(vector)
+
+#define EACH_6(X) X(0) X(1) X(2) X(3) X(4) X(5)
+#define EACH_12(X) EACH_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
+#if KERNEL_ROWS == 12
+#define EACH_ROW EACH_12
+#else
+#define EACH_ROW EACH_6
+#endif
+
+/* out (KERNEL_ROWS, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+ bias].
+ * The sums stay in registers: two vectors a row. */
+KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
+                                            float *out, int64_t stride)
+{
+#define ZERO(r) VECTOR low##r = {0}, high##r = {0};
+#define STEP(r)                                                                                                        \
+    low##r += a[r] * b_low;                                                                                            \
+    high##r += a[r] * b_high;
+#define ADD(r)                                                                                                         \
+    low##r += *(const VECTOR *)(out + r * stride);                                                                     \
+    high##r += *(const VECTOR *)(out + r * stride + KERNEL_LANES);
+#define BIAS(r)                                                                                                        \
+    low##r += *(const VECTOR *)bias;                                                                                   \
+    high##r += *(const VECTOR *)(bias + KERNEL_LANES);
+#define STORE(r)                                                                                                       \
+    *(VECTOR *)(out + r * stride) = low##r;                                                                            \
+    *(VECTOR *)(out + r * stride + KERNEL_LANES) = high##r;
+    EACH_ROW(ZERO)
+    for (int64_t i = 0; i < count; i++) {
+        const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
+        EACH_ROW(STEP)
+        a += KERNEL_ROWS;
+        b += TILE_WIDTH;
+    }
+    if (add) {
+        EACH_ROW(ADD)
+    }
+    if (bias != NULL) {
+        EACH_ROW(BIAS)
+    }
+    EACH_ROW(STORE)
+#undef ZERO
+#undef STEP
+#undef ADD
+#undef BIAS
+#undef STORE
+}
+
+/* A tile of which only rows x columns exist: through a whole one beside it. */
+KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, const float *b, bool add, const float *bias,
+                                            float *out, int64_t stride, int64_t rows, int64_t columns)
+{
+    float whole[KERNEL_ROWS * TILE_WIDTH], whole_bias[TILE_WIDTH];
+    for (int64_t j = 0; bias != NULL && j < TILE_WIDTH; j++)
+        whole_bias[j] = j < columns ? bias[j] : 0.0f;
+    for (int64_t i = 0; add && i < KERNEL_ROWS; i++)
+        for (int64_t j = 0; j < TILE_WIDTH; j++)
+            whole[i * TILE_WIDTH + j] = i < rows && j < columns ? out[i * stride + j] : 0.0f;
+    KERNEL_NAME(tile)(count, a, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            out[i * stride + j] = whole[i * TILE_WIDTH + j];
+}
+
+/* Columns [column, column + columns) of b over `count` of its rows, as (count, TILE_WIDTH), missing ones zero. */
+KERNEL_TARGET static void KERNEL_NAME(pack_b)(const struct fuse_product_shape *shape, const float *b, int64_t count,
+                                              int64_t columns, float *to)
+{
+    if (shape->b_column == 1 && columns == TILE_WIDTH) {
+        for (int64_t i = 0; i < count; i++, to += TILE_WIDTH, b += shape->b_row) {
+            *(VECTOR *)to = *(const VECTOR *)b;
+            *(VECTOR *)(to + KERNEL_LANES) = *(const VECTOR *)(b + KERNEL_LANES);
+        }
+        return;
+    }
+    if (columns < TILE_WIDTH)
+        memset(to, 0, (size_t)count * TILE_WIDTH * sizeof(float));
+    if (shape->b_column == 1) {
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t j = 0; j < columns; j++)
+                to[i * TILE_WIDTH + j] = b[i * shape->b_row + j];
+        return;
+    }
+    int64_t j = 0;
+    for (; j + 4 <= columns; j += 4)
+        transpose_4(b + j * shape->b_column, shape->b_column, count, to + j, TILE_WIDTH);
+    for (; j < columns; j++)
+        for (int64_t i = 0; i < count; i++)
+            to[i * TILE_WIDTH + j] = b[j * shape->b_column + i];
+}
+
+/* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. */
+KERNEL_TARGET static void KERNEL_NAME(pack_a)(const struct fuse_product_shape *shape, const float *a, int64_t rows,
+                                              int64_t count, float *to)
+{
+    for (int64_t first = 0; first < rows; first += KERNEL_ROWS, to += count * KERNEL_ROWS) {
+        const float *const from = a + first * shape->a_row;
+        const int64_t here = rows - first < KERNEL_ROWS ? rows - first : KERNEL_ROWS;
+        if (here < KERNEL_ROWS)
+            memset(to, 0, (size_t)count * KERNEL_ROWS * sizeof(float));
+        if (shape->a_column != 1) {
+            if (here == KERNEL_ROWS)
+                for (int64_t i = 0; i < count; i++)
+                    memcpy(to + i * KERNEL_ROWS, from + i * shape->a_column, KERNEL_ROWS * sizeof(float));
+            else
+                for (int64_t i = 0; i < count; i++)
+                    for (int64_t r = 0; r < here; r++)
+                        to[i * KERNEL_ROWS + r] = from[i * shape->a_column + r];
+            continue;
+        }
+        int64_t r = 0;
+        for (; r + 4 <= here; r += 4)
+            transpose_4(from + r * shape->a_row, shape->a_row, count, to + r, KERNEL_ROWS);
+        for (; r < here; r++)
+            for (int64_t i = 0; i < count; i++)
+                to[i * KERNEL_ROWS + r] = from[r * shape->a_row + i];
+    }
+}
+
+/* Columns [begin, end) of c. */
+KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
+                                               const float *a, const float *b, const float *bias, float *c,
+                                               float *workspace)
+{
+    const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
+    float *const packed_b = workspace, *const packed_a = workspace + BLOCK_DEPTH * MAX_TILE_WIDTH;
+    for (int64_t k = 0; k < shape->k; k += block_depth) {
+        const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
+        const bool add = k > 0 || shape->accumulate;
+        const float *const here_bias = k == 0 && shape->has_bias ? bias : NULL;
+        for (int64_t i = 0; i < shape->m; i += block_rows) {
+            const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
+            KERNEL_NAME(pack_a)(shape, a + i * shape->a_row + k * shape->a_column, rows, depth, packed_a);
+            for (int64_t j = begin; j < end; j += TILE_WIDTH) {
+                const int64_t columns = j + TILE_WIDTH < end ? TILE_WIDTH : end - j;
+                KERNEL_NAME(pack_b)(shape, b + k * shape->b_row + j * shape->b_column, depth, columns, packed_b);
+                for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
+                    const int64_t tile_rows = rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS;
+                    const float *const tile_bias = here_bias != NULL ? here_bias + j : NULL;
+                    float *const out = c + (i + r) * shape->n + j;
+                    if (tile_rows == KERNEL_ROWS && columns == TILE_WIDTH)
+                        KERNEL_NAME(tile)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, shape->n);
+                    else
+                        KERNEL_NAME(edge)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, shape->n, tile_rows,
+                                          columns);
+                }
+            }
+        }
+    }
+}
+
+#undef TILE_WIDTH
+#undef VECTOR
+#undef EACH_6
+#undef EACH_12
+#undef EACH_ROW
+#undef KERNEL_NAME
+#undef KERNEL_TARGET
+#undef KERNEL_LANES
+#undef KERNEL_ROWS

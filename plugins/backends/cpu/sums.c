@@ -1,0 +1,39 @@
+/* Sums over rows: the gradients of whatever is added to every row. */
+#include "cpu.h"
+#include "threads.h"
+
+#define COLUMN_TILE 256
+
+struct column_sums {
+    const float *rows; /* (row_count, columns), row_stride apart */
+    int64_t row_count, row_stride;
+    bool accumulate;
+    float *sums; /* (columns) */
+};
+
+/* Row after row in double, a tile of columns at a time: exact enough for any batch, and the same whatever the threads.
+ */
+FUSE_CLONES static void sum_tile(const struct column_sums *run, int64_t begin, int64_t count)
+{
+    double sums[COLUMN_TILE] = {0};
+    for (int64_t row = 0; row < run->row_count; row++) {
+        const float *const values = run->rows + row * run->row_stride + begin;
+        for (int64_t i = 0; i < count; i++)
+            sums[i] += (double)values[i];
+    }
+    for (int64_t i = 0; i < count; i++)
+        run->sums[begin + i] = (float)(run->accumulate ? (double)run->sums[begin + i] + sums[i] : sums[i]);
+}
+
+static void sum_range(const void *context, int64_t begin, int64_t end)
+{
+    for (int64_t tile = begin; tile < end; tile += COLUMN_TILE)
+        sum_tile(context, tile, tile + COLUMN_TILE < end ? COLUMN_TILE : end - tile);
+}
+
+void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row_count, int64_t row_stride,
+                      int64_t columns, bool accumulate, float *sums)
+{
+    const struct column_sums run = {rows, row_count, row_stride, accumulate, sums};
+    fuse_threads_split(cpu->thread_count, columns, 16, FUSE_SERIAL_ELEMENTS / row_count, sum_range, &run);
+}

@@ -1,0 +1,280 @@
+/* Images as sequences: patches, the class token, positions, and picking one token. They move numbers, and add them. */
+#include "cpu.h"
+#include "threads.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tokens {
+    struct fuse_kernel kernel;
+    fuse_range_body *body;
+    int64_t count;        /* what the body's range runs over */
+    int64_t serial_count; /* so many of them are not worth waking threads */
+    int64_t batch, tokens, width;
+    int64_t channels, image_rows, image_columns, patch; /* PATCHES */
+    int64_t index;                                      /* SELECT */
+    bool accumulate;
+};
+
+/* One run: a and b are the inputs, out the output. */
+struct run {
+    const struct tokens *self;
+    const float *a, *b;
+    float *out;
+};
+
+/* to = from, or to += from */
+FUSE_CLONES static void give(float *to, const float *from, int64_t count, bool adds)
+{
+    if (!adds) {
+        memcpy(to, from, (size_t)count * sizeof(to[0]));
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        to[i] += from[i];
+}
+
+/* Rows of patches: one of them is `patch` rows of pixels of every channel. */
+static void cut_patches(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const struct tokens *const self = run->self;
+    const int64_t patch = self->patch, across = self->image_columns / patch, down = self->image_rows / patch;
+    for (int64_t at = begin; at < end; at++) {
+        const int64_t sample = at / down, top = at % down * patch;
+        float *to = run->out + at * across * self->width;
+        for (int64_t left = 0; left < self->image_columns; left += patch)
+            for (int64_t channel = 0; channel < self->channels; channel++) {
+                const float *from =
+                    run->a + ((sample * self->channels + channel) * self->image_rows + top) * self->image_columns +
+                    left;
+                for (int64_t y = 0; y < patch; y++, from += self->image_columns, to += patch)
+                    memcpy(to, from, (size_t)patch * sizeof(to[0]));
+            }
+    }
+}
+
+/* Tokens of the longer sequence. */
+static void prepend(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const int64_t tokens = run->self->tokens, width = run->self->width;
+    for (int64_t at = begin; at < end; at++) {
+        const int64_t sample = at / tokens, token = at % tokens;
+        const float *const from = token == 0 ? run->b : run->a + (sample * (tokens - 1) + token - 1) * width;
+        memcpy(run->out + at * width, from, (size_t)width * sizeof(from[0]));
+    }
+}
+
+/* Tokens of the shorter sequence. */
+static void prepend_dx(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const int64_t tokens = run->self->tokens, width = run->self->width;
+    for (int64_t at = begin; at < end; at++)
+        give(run->out + at * width, run->a + (at + at / (tokens - 1) + 1) * width, width, run->self->accumulate);
+}
+
+/* Elements of a sample. In place is allowed: the loop says so. */
+FUSE_CLONES static void add_batch(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const int64_t sample_count = run->self->tokens * run->self->width;
+    const float *const b = run->b;
+    for (int64_t sample = 0; sample < run->self->batch; sample++) {
+        const float *const a = run->a + sample * sample_count;
+        float *const out = run->out + sample * sample_count;
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++)
+            out[i] = a[i] + b[i];
+    }
+}
+
+static void select_token(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const int64_t width = run->self->width;
+    for (int64_t sample = begin; sample < end; sample++)
+        memcpy(run->out + sample * width, run->a + (sample * run->self->tokens + run->self->index) * width,
+               (size_t)width * sizeof(float));
+}
+
+/* Tokens. */
+static void select_dx(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    const int64_t tokens = run->self->tokens, width = run->self->width;
+    for (int64_t at = begin; at < end; at++) {
+        if (at % tokens == run->self->index)
+            give(run->out + at * width, run->a + at / tokens * width, width, run->self->accumulate);
+        else if (!run->self->accumulate)
+            memset(run->out + at * width, 0, (size_t)width * sizeof(float));
+    }
+}
+
+static int run_body(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                    struct fuse_error *error)
+{
+    const struct tokens *const self = (const struct tokens *)kernel;
+    (void)error;
+    const struct run run = {self, call->inputs[0], call->inputs[1], call->outputs[0]};
+    fuse_threads_split(cpu->thread_count, self->count, 1, self->serial_count, self->body, &run);
+    return FUSERUN_OK;
+}
+
+static int run_unary_body(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                          struct fuse_error *error)
+{
+    const struct tokens *const self = (const struct tokens *)kernel;
+    (void)error;
+    const struct run run = {self, call->inputs[0], NULL, call->outputs[0]};
+    fuse_threads_split(cpu->thread_count, self->count, 1, self->serial_count, self->body, &run);
+    return FUSERUN_OK;
+}
+
+/* `count` elements at the start of every sample, summed over the batch: the class token's gradient, or the positions'.
+ */
+static int run_batch_sum(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                         struct fuse_error *error)
+{
+    const struct tokens *const self = (const struct tokens *)kernel;
+    (void)error;
+    fuse_sum_columns(cpu, call->inputs[0], self->batch, self->tokens * self->width, self->count, self->accumulate,
+                     call->outputs[0]);
+    return FUSERUN_OK;
+}
+
+static void destroy(struct fuse_kernel *kernel)
+{
+    free(kernel);
+}
+
+/* (B, S, D) */
+static bool is_sequence(const struct fuse_operand *operand, int64_t batch, int64_t tokens, int64_t width)
+{
+    return operand->rank == 3 && operand->shape[0] == batch && operand->shape[1] == tokens &&
+           operand->shape[2] == width;
+}
+
+static bool is_matrix(const struct fuse_operand *operand, int64_t rows, int64_t columns)
+{
+    return operand->rank == 2 && operand->shape[0] == rows && operand->shape[1] == columns;
+}
+
+/* Fills in the sizes; NULL, or what the shapes should have been. */
+static const char *measure_patches(struct tokens *self, const struct fuse_op *op)
+{
+    const struct fuse_operand *const x = &op->inputs[0];
+    const int64_t patch = op->integers[0];
+    const char *const rule = "x (B, C, H, W), y (B, (H/p)(W/p), C p p), p divides H and W";
+    if (x->rank != 4 || patch < 1 || x->shape[2] % patch != 0 || x->shape[3] % patch != 0)
+        return rule;
+    self->batch = x->shape[0];
+    self->channels = x->shape[1];
+    self->image_rows = x->shape[2];
+    self->image_columns = x->shape[3];
+    self->patch = patch;
+    self->tokens = (self->image_rows / patch) * (self->image_columns / patch);
+    self->width = self->channels * patch * patch;
+    if (!is_sequence(&op->outputs[0], self->batch, self->tokens, self->width))
+        return rule;
+    self->body = cut_patches;
+    self->count = self->batch * (self->image_rows / patch);
+    self->serial_count = FUSE_SERIAL_ELEMENTS / (self->channels * self->image_columns * patch);
+    return NULL;
+}
+
+static const char *measure_prepend(struct tokens *self, const struct fuse_op *op)
+{
+    const bool is_forward = op->kind == FUSERUN_OP_PREPEND;
+    const struct fuse_operand *const longer = is_forward ? &op->outputs[0] : &op->inputs[0];
+    const struct fuse_operand *const shorter = is_forward ? &op->inputs[0] : &op->outputs[0];
+    const char *const rule = "x (B, S, D), token (D), y (B, S + 1, D)";
+    if (longer->rank != 3)
+        return rule;
+    self->batch = longer->shape[0];
+    self->tokens = longer->shape[1];
+    self->width = longer->shape[2];
+    self->serial_count = FUSE_SERIAL_ELEMENTS / self->width;
+    if (op->kind == FUSERUN_OP_PREPEND_DW) {
+        self->count = self->width;
+        return fuse_operand_count(&op->outputs[0]) == self->width ? NULL : rule;
+    }
+    if (!is_sequence(shorter, self->batch, self->tokens - 1, self->width) ||
+        (is_forward && fuse_operand_count(&op->inputs[1]) != self->width))
+        return rule;
+    self->body = is_forward ? prepend : prepend_dx;
+    self->count = self->batch * (is_forward ? self->tokens : self->tokens - 1);
+    return NULL;
+}
+
+static const char *measure_add_batch(struct tokens *self, const struct fuse_op *op)
+{
+    const struct fuse_operand *const x = &op->inputs[0];
+    const bool is_forward = op->kind == FUSERUN_OP_ADD_BATCH;
+    const char *const rule = "x (B, ...), p as many elements as a sample";
+    if (x->rank < 1)
+        return rule;
+    self->batch = x->shape[0];
+    self->tokens = 1;
+    self->width = fuse_operand_count(x) / x->shape[0];
+    if ((is_forward && !fuse_op_same_shape(x, &op->outputs[0])) ||
+        fuse_operand_count(is_forward ? &op->inputs[1] : &op->outputs[0]) != self->width)
+        return rule;
+    self->body = add_batch;
+    self->count = self->width;
+    self->serial_count = FUSE_SERIAL_ELEMENTS / self->batch;
+    return NULL;
+}
+
+static const char *measure_select(struct tokens *self, const struct fuse_op *op)
+{
+    const bool is_forward = op->kind == FUSERUN_OP_SELECT;
+    const struct fuse_operand *const sequence = is_forward ? &op->inputs[0] : &op->outputs[0];
+    const char *const rule = "x (B, S, D), y (B, D), 0 <= index < S";
+    self->index = op->integers[0];
+    if (sequence->rank != 3 || self->index < 0 || self->index >= sequence->shape[1])
+        return rule;
+    self->batch = sequence->shape[0];
+    self->tokens = sequence->shape[1];
+    self->width = sequence->shape[2];
+    self->body = is_forward ? select_token : select_dx;
+    self->count = is_forward ? self->batch : self->batch * self->tokens;
+    self->serial_count = FUSE_SERIAL_ELEMENTS / self->width;
+    return is_matrix(is_forward ? &op->outputs[0] : &op->inputs[0], self->batch, self->width) ? NULL : rule;
+}
+
+int fuse_compile_tokens(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                        struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    (void)info;
+    struct tokens *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
+    const char *rule;
+    switch (op->kind) {
+    case FUSERUN_OP_PATCHES:
+        rule = measure_patches(self, op);
+        break;
+    case FUSERUN_OP_ADD_BATCH:
+    case FUSERUN_OP_ADD_BATCH_DW:
+        rule = measure_add_batch(self, op);
+        break;
+    case FUSERUN_OP_SELECT:
+    case FUSERUN_OP_SELECT_DX:
+        rule = measure_select(self, op);
+        break;
+    default:
+        rule = measure_prepend(self, op);
+    }
+    if (rule != NULL) {
+        free(self);
+        return fuse_op_mismatch(cpu, op, rule, error);
+    }
+    const bool is_sum = op->kind == FUSERUN_OP_PREPEND_DW || op->kind == FUSERUN_OP_ADD_BATCH_DW;
+    self->kernel.run = is_sum ? run_batch_sum : op->input_count == 1 ? run_unary_body : run_body;
+    self->kernel.destroy = destroy;
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
