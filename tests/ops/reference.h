@@ -29,4 +29,38 @@ void fuse_reference_mse(int64_t count, const double *y, const double *target, do
                         double *gradient);
 void fuse_reference_sum(int64_t count, const double *y, double scale, double *statistics, double *gradient);
 
+/* Transformers (reference_transformer.c). x (B, D), w (D), b (D), mean (B), rstd (B) */
+void fuse_reference_layer_norm(int64_t rows, int64_t columns, const double *x, const double *w, const double *b,
+                               double eps, double *y, double *mean, double *rstd);
+void fuse_reference_layer_norm_dx(int64_t rows, int64_t columns, const double *dy, const double *x, const double *w,
+                                  const double *mean, const double *rstd, double *dx, double *magnitude);
+void fuse_reference_layer_norm_dw(int64_t rows, int64_t columns, const double *dy, const double *x, const double *mean,
+                                  const double *rstd, double *dw, double *magnitude);
+
+/* qkv (B, S, 3 H d), y (B, S, H d), lse (B, H, S); factors (B, H, S, S): what each probability is multiplied by, or
+ * NULL. magnitude of dqkv. */
+struct fuse_reference_heads {
+    int64_t batch, tokens, heads, head_width;
+    const double *factors;
+};
+void fuse_reference_attention(const struct fuse_reference_heads *heads, const double *qkv, double *y, double *lse);
+void fuse_reference_attention_dx(const struct fuse_reference_heads *heads, const double *dy, const double *qkv,
+                                 const double *y, const double *lse, double *dqkv, double *magnitude);
+
+/* x (B, C, H, W) -> y (B, (H/p)(W/p), C p p) */
+void fuse_reference_patches(int64_t batch, int64_t channels, int64_t rows, int64_t columns, int64_t patch,
+                            const double *x, double *y);
+/* x (B, S, D), token (D), y (B, S + 1, D) */
+void fuse_reference_prepend(int64_t batch, int64_t tokens, int64_t width, const double *x, const double *token,
+                            double *y);
+void fuse_reference_prepend_dx(int64_t batch, int64_t tokens, int64_t width, const double *dy, double *dx);
+void fuse_reference_prepend_dw(int64_t batch, int64_t tokens, int64_t width, const double *dy, double *dtoken);
+/* x (B, N), p (N) */
+void fuse_reference_add_batch(int64_t batch, int64_t count, const double *x, const double *p, double *y);
+void fuse_reference_add_batch_dw(int64_t batch, int64_t count, const double *dy, double *dp);
+/* x (B, S, D), y (B, D) */
+void fuse_reference_select(int64_t batch, int64_t tokens, int64_t width, int64_t index, const double *x, double *y);
+void fuse_reference_select_dx(int64_t batch, int64_t tokens, int64_t width, int64_t index, const double *dy,
+                              double *dx);
+
 #endif

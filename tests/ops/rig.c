@@ -22,11 +22,13 @@ static void log_line(enum fuse_log_level level, const char *format, ...)
 }
 
 static const struct fuse_host host = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, fail),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, random_bits),
     .abi_major = FUSERUN_ABI_MAJOR,
     .abi_minor = FUSERUN_ABI_MINOR,
     .log = log_line,
     .fail = fuse_fail,
+    .random_uniform = fuse_random_uniform,
+    .random_bits = fuse_random_bits,
 };
 
 static const struct fuse_backend *load_backend(void)
@@ -122,6 +124,14 @@ struct fuse_operand fuse_operand_of(uint32_t dtype, uint32_t rank, int64_t a, in
     return (struct fuse_operand){.dtype = dtype, .rank = rank, .shape = {a, b, c}};
 }
 
+int64_t fuse_operand_elements(const struct fuse_operand *operand)
+{
+    int64_t count = 1;
+    for (uint32_t i = 0; i < operand->rank; i++)
+        count *= operand->shape[i];
+    return count;
+}
+
 struct fuse_op fuse_op_new(uint32_t kind, uint32_t flags)
 {
     return (struct fuse_op){.struct_size = FUSERUN_STRUCT_SIZE(fuse_op, numbers), .kind = kind, .flags = flags};
@@ -148,12 +158,14 @@ void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *co
     void *pointers[FUSERUN_MAX_OPERANDS] = {NULL};
     for (uint32_t i = 0; i < op->input_count; i++)
         memcpy(&pointers[i], &inputs[i], sizeof(pointers[i]));
-    const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel),
+    const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
                                           .inputs = pointers,
                                           .outputs = outputs,
                                           .workspace = workspace,
                                           .scalars = scalars,
-                                          .panel = hook};
+                                          .panel = hook,
+                                          .seed = rig->seed,
+                                          .draw = rig->draw};
     if (rig->backend->run(rig->instance, kernel, &call, &rig->error) != FUSERUN_OK)
         fail_msg("run: %s", rig->error.text);
     fuse_guarded_free(workspace, info.workspace_bytes);
@@ -193,4 +205,73 @@ void fuse_bound_from_magnitude(int64_t count, double *magnitude, int64_t terms)
 {
     for (int64_t i = 0; i < count; i++)
         magnitude[i] = ((double)terms + 8.0) * FUSE_EPS * magnitude[i] + 1e-44;
+}
+
+static void compare_output(const char *what, const struct fuse_op *op, uint32_t output, const float *got,
+                           const double *expected, const double *bound)
+{
+    const int64_t count = fuse_operand_elements(&op->outputs[output]);
+    const bool is_added = (op->flags & FUSERUN_OP_ACCUMULATE) != 0 && output + 1 == op->output_count;
+    for (int64_t i = 0; i < count; i++) {
+        const double value = expected[i] + (is_added ? 0.5 : 0.0);
+        const double slack = bound[i] + (is_added ? FUSE_EPS * (fabs(value) + 0.5) : 0.0);
+        if (!(fabs((double)got[i] - value) <= slack))
+            fail_msg("%s: output %u, element %lld is %.9g, expected %.9g within %.3g", what, output, (long long)i,
+                     (double)got[i], value, slack);
+    }
+}
+
+void fuse_rigs_compare(struct fuse_rig *rigs, int rig_count, const char *what, const struct fuse_op *op,
+                       const void *const *inputs, const double *const *expected, const double *const *bound,
+                       bool in_place)
+{
+    float *first[FUSERUN_MAX_OPERANDS] = {NULL};
+    const uint32_t outputs = op->output_count;
+    for (int run = 0; run < 2 * rig_count; run++) {
+        const void *from[FUSERUN_MAX_OPERANDS] = {NULL};
+        void *to[FUSERUN_MAX_OPERANDS] = {NULL};
+        for (uint32_t i = 0; i < op->input_count; i++)
+            from[i] = inputs[i];
+        for (uint32_t o = 0; o < outputs; o++) {
+            const int64_t count = fuse_operand_elements(&op->outputs[o]);
+            float *const values = fuse_guarded_new((size_t)count * sizeof(float));
+            for (int64_t i = 0; i < count && (op->flags & FUSERUN_OP_ACCUMULATE) != 0 && o + 1 == outputs; i++)
+                values[i] = 0.5f;
+            to[o] = values;
+        }
+        if (in_place) {
+            memcpy(to[0], from[0], (size_t)fuse_operand_elements(&op->inputs[0]) * sizeof(float));
+            from[0] = to[0];
+        }
+        fuse_rig_run(&rigs[run / 2], op, from, to, NULL, NULL);
+        for (uint32_t o = 0; o < outputs; o++) {
+            const size_t bytes = (size_t)fuse_operand_elements(&op->outputs[o]) * sizeof(float);
+            if (run == 0) {
+                compare_output(what, op, o, to[o], expected[o], bound[o]);
+                first[o] = to[o];
+                continue;
+            }
+            if (memcmp(first[o], to[o], bytes) != 0)
+                fail_msg("%s: output %u has other bits in run %d on %d threads", what, o, run % 2 + 1, run / 2 + 1);
+            fuse_guarded_free(to[o], bytes);
+        }
+    }
+    for (uint32_t o = 0; o < outputs; o++)
+        fuse_guarded_free(first[o], (size_t)fuse_operand_elements(&op->outputs[o]) * sizeof(float));
+}
+
+void fuse_check_gradient(const char *what, double (*loss)(void), double *values, int count, const double *gradient)
+{
+    const double step = 1e-5;
+    for (int i = 0; i < count; i++) {
+        const double kept = values[i];
+        values[i] = kept + step;
+        const double above = loss();
+        values[i] = kept - step;
+        const double below = loss();
+        values[i] = kept;
+        const double slope = (above - below) / (2.0 * step);
+        if (!(fabs(slope - gradient[i]) <= 1e-7 * (1.0 + fabs(slope))))
+            fail_msg("%s: gradient %d is %.12g, differences say %.12g", what, i, gradient[i], slope);
+    }
 }

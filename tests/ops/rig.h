@@ -24,6 +24,7 @@ struct fuse_rig {
     void *instance;
     uint32_t worker_count;
     struct fuse_error error;
+    uint64_t seed, draw; /* what the next runs get */
 };
 
 void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count);
@@ -39,8 +40,16 @@ void fuse_guarded_free(void *data, size_t bytes);
 float *fuse_random_floats(uint64_t seed, int64_t count, double size);
 double *fuse_to_doubles(const float *values, int64_t count);
 
+/* Runs op on each rig twice: all outputs have the same bits each time and lie within bound[i] of expected[i] (float32
+ * outputs only, element by element). With FUSERUN_OP_ACCUMULATE the last output holds 0.5 before, which expected leaves
+ * out; in place, output 0 is input 0. */
+void fuse_rigs_compare(struct fuse_rig *rigs, int rig_count, const char *what, const struct fuse_op *op,
+                       const void *const *inputs, const double *const *expected, const double *const *bound,
+                       bool in_place);
+
 /* Operands: rank 0 is a scalar. */
 struct fuse_operand fuse_operand_of(uint32_t dtype, uint32_t rank, int64_t a, int64_t b, int64_t c);
+int64_t fuse_operand_elements(const struct fuse_operand *operand);
 
 /* An op with its operands. */
 struct fuse_op fuse_op_new(uint32_t kind, uint32_t flags);
@@ -58,5 +67,8 @@ void fuse_rig_info(struct fuse_rig *rig, const struct fuse_op *op, struct fuse_k
 void fuse_assert_close(const char *what, int64_t count, const float *got, const double *expected, const double *bound);
 /* (terms + 8) * eps * magnitude, in place: the bound of a float32 sum of that many terms. */
 void fuse_bound_from_magnitude(int64_t count, double *magnitude, int64_t terms);
+
+/* gradient (count) against central differences of loss(), which reads values. Step 1e-5: the error is about 1e-10. */
+void fuse_check_gradient(const char *what, double (*loss)(void), double *values, int count, const double *gradient);
 
 #endif

@@ -33,23 +33,6 @@ static double linear_loss(void)
     return sum;
 }
 
-/* values[i] is what loss() reads; gradient is what the reference says. Step 1e-5: the error is about 1e-10. */
-static void check(const char *what, double (*loss)(void), double *values, int count, const double *gradient)
-{
-    const double step = 1e-5;
-    for (int i = 0; i < count; i++) {
-        const double kept = values[i];
-        values[i] = kept + step;
-        const double above = loss();
-        values[i] = kept - step;
-        const double below = loss();
-        values[i] = kept;
-        const double slope = (above - below) / (2.0 * step);
-        if (!(fabs(slope - gradient[i]) <= 1e-7 * (1.0 + fabs(slope))))
-            fail_msg("%s: gradient %d is %.12g, differences say %.12g", what, i, gradient[i], slope);
-    }
-}
-
 static void test_linear(void **state)
 {
     (void)state;
@@ -57,9 +40,9 @@ static void test_linear(void **state)
     fuse_reference_linear_dx(BATCH, N, K, r, w, dx, NULL);
     fuse_reference_linear_dw(BATCH, N, K, r, x, dw, NULL);
     fuse_reference_linear_db(BATCH, N, r, db, NULL);
-    check("linear_dx", linear_loss, x, BATCH * K, dx);
-    check("linear_dw", linear_loss, w, N * K, dw);
-    check("linear_db", linear_loss, b, N, db);
+    fuse_check_gradient("linear_dx", linear_loss, x, BATCH * K, dx);
+    fuse_check_gradient("linear_dw", linear_loss, w, N * K, dw);
+    fuse_check_gradient("linear_db", linear_loss, b, N, db);
 }
 
 static double (*unary)(double);
@@ -79,15 +62,15 @@ static void test_activations(void **state)
     unary = fuse_reference_relu;
     for (int i = 0; i < N * K; i++)
         gradient[i] = 3.0 * fuse_reference_relu_dx(1.0 + 0.1 * i, fuse_reference_relu(3.0 * w[i]));
-    check("relu_dx", unary_loss, w, N * K, gradient);
+    fuse_check_gradient("relu_dx", unary_loss, w, N * K, gradient);
     unary = fuse_reference_gelu;
     for (int i = 0; i < N * K; i++)
         gradient[i] = 3.0 * fuse_reference_gelu_dx(1.0 + 0.1 * i, 3.0 * w[i]);
-    check("gelu_dx", unary_loss, w, N * K, gradient);
+    fuse_check_gradient("gelu_dx", unary_loss, w, N * K, gradient);
     unary = fuse_reference_tanh;
     for (int i = 0; i < N * K; i++)
         gradient[i] = 3.0 * fuse_reference_tanh_dx(1.0 + 0.1 * i, fuse_reference_tanh(3.0 * w[i]));
-    check("tanh_dx", unary_loss, w, N * K, gradient);
+    fuse_check_gradient("tanh_dx", unary_loss, w, N * K, gradient);
 }
 
 static const int64_t labels[BATCH] = {4, 0, 2};
@@ -121,12 +104,12 @@ static void test_losses(void **state)
     for (int i = 0; i < 3; i++) {
         smoothing = 0.15 * i;
         fuse_reference_cross_entropy(BATCH, K, x, labels, smoothing, 0.25, statistics, gradient);
-        check("cross_entropy", cross_entropy_loss, x, BATCH * K, gradient);
+        fuse_check_gradient("cross_entropy", cross_entropy_loss, x, BATCH * K, gradient);
     }
     fuse_reference_mse(BATCH * K, x, w, 0.25, statistics, gradient);
-    check("mse", mse_loss, x, BATCH * K, gradient);
+    fuse_check_gradient("mse", mse_loss, x, BATCH * K, gradient);
     fuse_reference_sum(BATCH * K, x, 0.25, statistics, gradient);
-    check("sum", sum_loss, x, BATCH * K, gradient);
+    fuse_check_gradient("sum", sum_loss, x, BATCH * K, gradient);
 }
 
 int main(void)
