@@ -109,12 +109,12 @@ int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_c
     return shape->worker_count > 0 || multiplications(shape) <= SERIAL_PRODUCT ? 1 : thread_count;
 }
 
-/* One thread's: a strip of b, then a block of a. */
+/* One thread's: a strip of b, then a block of a, of whichever part of a's rows it gets. */
 static uint64_t thread_bytes(const struct fuse_product_shape *shape)
 {
-    const uint64_t rows = (uint64_t)block_size(shape->m, BLOCK_ROWS, 12),
-                   depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
-    return ((uint64_t)BLOCK_DEPTH * MAX_TILE_WIDTH + rows * depth) * sizeof(float) / 64 * 64 + 64;
+    const uint64_t rows = (uint64_t)(shape->m < BLOCK_ROWS ? (shape->m + 11) / 12 * 12 : BLOCK_ROWS);
+    const uint64_t depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
+    return (((uint64_t)BLOCK_DEPTH * MAX_TILE_WIDTH + rows * depth) * sizeof(float) + 63) / 64 * 64;
 }
 
 uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count)
@@ -145,8 +145,8 @@ static void run_part(const void *context, int64_t task, int worker)
     }
     struct fuse_product_shape shape = *run->shape;
     shape.m = end - begin;
-    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, run->bias, run->c + begin * shape.n,
-                 workspace);
+    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, run->bias,
+                 run->c + begin * fuse_product_c_row(&shape), workspace);
 }
 
 void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,

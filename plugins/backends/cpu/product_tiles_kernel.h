@@ -132,6 +132,7 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
 {
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
+    const int64_t c_row = fuse_product_c_row(shape);
     float *const packed_b = workspace, *const packed_a = workspace + BLOCK_DEPTH * MAX_TILE_WIDTH;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
@@ -146,11 +147,11 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
                     const int64_t tile_rows = rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS;
                     const float *const tile_bias = here_bias != NULL ? here_bias + j : NULL;
-                    float *const out = c + (i + r) * shape->n + j;
+                    float *const out = c + (i + r) * c_row + j;
                     if (tile_rows == KERNEL_ROWS && columns == TILE_WIDTH)
-                        KERNEL_NAME(tile)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, shape->n);
+                        KERNEL_NAME(tile)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, c_row);
                     else
-                        KERNEL_NAME(edge)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, shape->n, tile_rows,
+                        KERNEL_NAME(edge)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, c_row, tile_rows,
                                           columns);
                 }
             }
