@@ -4,8 +4,9 @@
 #include "train/progress.h"
 
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
+#include <stdlib.h>
+
+#define MOST_PREVIEWED 100000 /* updates */
 
 static const struct fuse_parameter *parameter_of(const struct fuse_experiment *experiment, uint32_t entry)
 {
@@ -83,48 +84,57 @@ static void add_source(struct fuse_text *text, const char *title, const struct f
     fuse_text_add(text, source->drops_last ? ", the rest dropped\n" : "\n");
 }
 
-static void add_number(struct fuse_text *text, double value)
+/* What a column does over the run. */
+struct preview {
+    double first, greatest, least, last;
+    int64_t greatest_step;
+};
+
+static void preview_next(struct preview *preview, double value, int64_t step)
 {
-    fuse_text_addf(text, "%.6g", value);
+    if (step == 1)
+        *preview = (struct preview){value, value, value, value, 1};
+    if (value > preview->greatest) {
+        preview->greatest = value;
+        preview->greatest_step = step;
+    }
+    preview->least = value < preview->least ? value : preview->least;
+    preview->last = value;
 }
 
-/* First, greatest and last value of every column, found by asking the clock for every update. */
+/* First, greatest and last value of every column: the clock is asked for every update, of very long runs for some. */
 static int add_schedule(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)
 {
+    int status = FUSERUN_OK;
     struct fuse_clock *clock = experiment->clock;
-    fuse_text_add(text, "schedule\n");
-    for (size_t c = 0; c < fuse_clock_column_count(clock); c++) {
-        double first = 0;
-        double peak = 0;
-        double low = 0;
-        double value = 0;
-        int64_t peak_step = 1;
-        for (int64_t k = 0; k < clock->total_updates; k++) {
-            clock->completed_updates = k;
-            FUSE_TRY(fuse_clock_apply(clock, experiment->dict, error));
-            value = fuse_clock_column_value(clock, experiment->dict, c);
-            first = k == 0 ? value : first;
-            low = k == 0 || value < low ? value : low;
-            if (k == 0 || value > peak) {
-                peak = value;
-                peak_step = k + 1;
-            }
-        }
-        clock->completed_updates = 0;
-        fuse_text_addf(text, "  %s.%s  ", experiment->dict->groups[clock->columns[c].group].name,
-                       clock->columns[c].option);
-        add_number(text, first);
-        if (peak == low)
-            fuse_text_add(text, " throughout\n");
-        else {
-            fuse_text_add(text, " at step 1, greatest ");
-            add_number(text, peak);
-            fuse_text_addf(text, " at step %" PRId64 ", last ", peak_step);
-            add_number(text, value);
-            fuse_text_addf(text, " at step %" PRId64 "\n", clock->total_updates);
-        }
+    const size_t columns = fuse_clock_column_count(clock);
+    const int64_t stride = clock->total_updates / MOST_PREVIEWED + 1;
+    struct preview *previews = calloc(columns + 1, sizeof *previews);
+    if (previews == NULL)
+        return fuse_fail_memory(error, "the preview", columns * sizeof *previews);
+    for (int64_t step = 1; step <= clock->total_updates;) {
+        clock->completed_updates = step - 1;
+        FUSE_TRY_OUT(fuse_clock_apply(clock, experiment->dict, error));
+        for (size_t c = 0; c < columns; c++)
+            preview_next(&previews[c], fuse_clock_column_value(clock, experiment->dict, c), step);
+        const bool skips_last = step < clock->total_updates && step + stride > clock->total_updates;
+        step = skips_last ? clock->total_updates : step + stride;
     }
-    return FUSERUN_OK;
+    fuse_text_add(text, "schedule\n");
+    for (size_t c = 0; c < columns; c++) {
+        const struct preview *preview = &previews[c];
+        fuse_text_addf(text, "  %s.%s  %.6g", experiment->dict->groups[clock->columns[c].group].name,
+                       clock->columns[c].option, preview->first);
+        if (preview->greatest == preview->least)
+            fuse_text_add(text, " throughout\n");
+        else
+            fuse_text_addf(text, " at step 1, greatest %.6g at step %" PRId64 ", last %.6g at step %" PRId64 "\n",
+                           preview->greatest, preview->greatest_step, preview->last, clock->total_updates);
+    }
+out:
+    clock->completed_updates = 0;
+    free(previews);
+    return status;
 }
 
 static void add_memory(const struct fuse_experiment *experiment, struct fuse_text *text)
@@ -194,6 +204,8 @@ int fuse_command_check(const struct fuse_arguments *arguments)
     else if (status == FUSERUN_OK)
         status = add_plan(experiment, &text, &error);
     exit_status = status == FUSERUN_OK ? fuse_print_text(&text) : fuse_report_failure(&error);
+    if (status == FUSERUN_ERROR_NUMERIC)
+        exit_status = FUSE_EXIT_USAGE; /* a schedule that would stop the run */
 out:
     fuse_text_free(&text);
     fuse_outputs_free(&outputs);

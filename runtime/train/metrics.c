@@ -12,12 +12,23 @@
 
 #define FLUSH_NS 1000000000
 #define FLUSH_BYTES 65536
+#define LINE_BYTES 512   /* of a line, without its columns */
+#define COLUMN_BYTES 512 /* a group's name, escaped, and a number */
 
 int64_t fuse_now_ns(void)
 {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Room for what may come, so that nothing grows while updates run. */
+static void reserve(struct fuse_text *text, size_t bytes)
+{
+    static const char filling[1024];
+    while (text->capacity < bytes && !text->failed)
+        fuse_text_add_bytes(text, filling, sizeof filling);
+    fuse_text_clear(text);
 }
 
 int fuse_metrics_open(const char *path, const struct fuse_clock *clock, struct fuse_metrics *metrics,
@@ -28,6 +39,13 @@ int fuse_metrics_open(const char *path, const struct fuse_clock *clock, struct f
     metrics->logged = calloc(fuse_clock_column_count(clock) + 1, sizeof *metrics->logged);
     if (metrics->path == NULL || metrics->logged == NULL)
         return fuse_fail_memory(error, "the metrics", strlen(path));
+    size_t name_bytes = 0;
+    for (size_t i = 0; i < fuse_clock_column_count(clock); i++)
+        name_bytes += 2 * strlen(clock->columns[i].option) + COLUMN_BYTES;
+    reserve(&metrics->driven, name_bytes + LINE_BYTES);
+    reserve(&metrics->lines, FLUSH_BYTES + 2 * (name_bytes + LINE_BYTES));
+    if (metrics->driven.failed || metrics->lines.failed)
+        return fuse_fail_memory(error, "the metrics", FLUSH_BYTES);
     metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
     if (metrics->descriptor < 0)
         return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot create '%s': %s", path, strerror(errno));

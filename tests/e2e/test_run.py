@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -241,6 +242,50 @@ class Updates(Case):
         memory = json.loads(self.read("runs/t/memory.json"))["memory"]
         weights, biases = 12 * 24 + 24 * 4, 24 + 4
         self.assertEqual(memory["optimizer_state"], 4 * (2 * weights + biases))
+
+
+# Interposed on the clock, which the loop reads once an update: what the heap holds then.
+HEAP_WATCH = """#define _GNU_SOURCE
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+static int calls, worker;
+int clock_gettime(clockid_t id, struct timespec *now)
+{
+    const char *path = getenv("HEAP_LOG");
+    if (path != NULL && id == CLOCK_MONOTONIC && !worker) {
+        worker = 1;
+        const size_t bytes = mallinfo2().uordblks;
+        FILE *log = fopen(path, calls++ == 0 ? "w" : "a");
+        fprintf(log, "%zu\\n", bytes);
+        fclose(log);
+        worker = 0;
+    }
+    return (int)syscall(SYS_clock_gettime, id, now);
+}
+"""
+
+
+class Memory(Case):
+    def test_heap_in_use_after_update_1000_is_that_after_update_10(self):
+        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+        with open(FUSERUN, "rb") as file:
+            if compiler is None or b"__asan_init" in file.read():
+                self.skipTest("needs a C compiler, and a build without the address sanitizer")
+        source, watch = self.write("watch.c", HEAP_WATCH), self.path("watch.so")
+        subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", watch], check=True)
+        self.make_classes()
+        for mode in MODES:
+            self.classes_config(steps=1000, batch_size=8, options="mode = " + mode,
+                                rest="[group g]\nmatch = *bias\n[scheduler]\nplugin = cosine\n[eval]\nevery = 100 steps")
+            environment = dict(self.environment(), LD_PRELOAD=watch, HEAP_LOG=self.path("heap"))
+            self.fuserun("t.ini", "run.overwrite=yes", "run.threads=1", environment=environment)
+            heap = [int(line) for line in self.read("heap").split()]
+            self.assertGreater(len(heap), 1000)
+            self.assertEqual(heap[20], heap[-5], mode)
 
 
 class Records(Case):
