@@ -10,6 +10,13 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+/* Where config/ fills gaps of the contract:
+ *   - inside double quotes everything stands as it is, `${` too; two double quotes stand for one; each element of a list
+ *     may be quoted on its own, and `""` alone is an empty list where one is allowed;
+ *   - ${section.key} of a path is the absolute path; as the whole value it brings its quotes and commas along;
+ *   - run.include takes ${env:NAME} only, and an override of it replaces the file's;
+ *   - a section that lost what referred to it by a later layer's other `stages` is dropped, as by another plugin.
+ * Spans read as an integer and the text "step" or "epoch". */
 struct fuse_config;
 
 /* ---- diagnostics: all mistakes of a config in one go, in file order ------------------------------------------- */
@@ -25,7 +32,8 @@ void fuse_diagnostics_print(struct fuse_diagnostics *diagnostics, FILE *stream);
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
 /* Reads the file, its includes and the command-line overrides ("section.key=value"): grammar only. Mistakes go to
- * diagnostics; *config is set (and must be freed) even then, unless memory ran out or the file cannot be opened. */
+ * diagnostics, and the status is FUSERUN_OK all the same, so that resolving can tell the rest. Unless memory ran out or the
+ * file cannot be opened, *config is set and must be freed. */
 int fuse_config_read(const char *path, const char *const *overrides, size_t override_count,
                      struct fuse_diagnostics *diagnostics, struct fuse_config **config);
 void fuse_config_free(struct fuse_config **config);

@@ -229,7 +229,7 @@ static int digit_count(const char *text)
 static void numbers_read_back(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 200000; i++) {
+    for (uint64_t i = 0; i < 20000; i++) {
         const uint64_t bits = fuse_random_bits(1, 2, i);
         double value = 0;
         if (i % 4 == 0)

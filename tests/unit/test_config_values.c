@@ -261,6 +261,15 @@ static void paths_and_expansion(void **state)
     free(lib);
     free(root);
     end_outcome(&outcome);
+    /* As a part of a value, a quoted one comes without its quotes; as the whole value, with them. */
+    static const char *const overrides[] = {"run.name=\"a, b\"", "run.output=/o/${run.name}",
+                                            "model.freeze=${run.name}", NULL};
+    write_text("x.ini", GOOD);
+    outcome = read_good("x.ini", overrides);
+    assert_string_equal(fuse_option_text(options_of(&outcome, "run"), "output"), "/o/a, b");
+    assert_string_equal(fuse_option_texts(options_of(&outcome, "model"), "freeze", &count)[0], "a, b");
+    assert_int_equal(count, 1);
+    end_outcome(&outcome);
 }
 
 /* A resolved config says the same when it is read again, from another folder. */
