@@ -158,8 +158,8 @@ static void row_40_numbers_are_the_whole_text(void **state)
                                       "INF",
                                       "infinity",
                                       "1e-5 ",
-                                      "\xC2\xA0"
-                                      "1"};
+                                      ("\xC2\xA0"
+                                       "1")};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         double value = 42;
         if (fuse_number_parse(bad[i], &value))
