@@ -190,7 +190,8 @@ static int add_standard(struct fuse_search *search, struct fuse_error *error)
     if (lies_under(program, FUSERUN_BUILD_ROOT) && !(is_installed && FUSERUN_PLUGIN_SUBDIR[0] != '/')) {
         FUSE_TRY_OUT(add_place(search, FUSERUN_SOURCE_ROOT "/plugins", true, false, error));
         FUSE_TRY_OUT(add_place(search, FUSERUN_BUILD_ROOT "/plugins", true, true, error));
-        FUSE_TRY_OUT(add_place(search, FUSERUN_BUILD_ROOT "/models", true, true, error));
+        const struct fuse_folder models = {.kind = FUSERUN_KIND_MODEL, .is_standard = true, .is_ours = true};
+        FUSE_TRY_OUT(add_folder(search, fuse_strdup(FUSERUN_BUILD_ROOT "/models"), models, error));
     }
     if (is_installed)
         FUSE_TRY_OUT(add_place(search, installed, true, true, error));
