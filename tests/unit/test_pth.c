@@ -1,5 +1,6 @@
 /* .pth files: values against those that torch wrote (tools/make_golden_pth.py), the writer against the reader, and
  * damaged files. Files that are wrong on purpose are in test_pth_hostile.c. */
+#include "counted.h"
 #include "files/files.h"
 #include "files/weights_file.h"
 
@@ -33,35 +34,6 @@ static int remove_path(void **state)
 {
     (void)state;
     return remove(path);
-}
-
-/* ---- memory, counted (the linker sends our allocations here) --------------------------------------------------- */
-
-void *__real_malloc(size_t size);
-void *__real_calloc(size_t count, size_t size);
-void *__real_realloc(void *pointer, size_t size);
-void *__wrap_malloc(size_t size);
-void *__wrap_calloc(size_t count, size_t size);
-void *__wrap_realloc(void *pointer, size_t size);
-
-static size_t asked_bytes; /* in all, whatever was freed again */
-
-void *__wrap_malloc(size_t size)
-{
-    asked_bytes += size;
-    return __real_malloc(size);
-}
-
-void *__wrap_calloc(size_t count, size_t size)
-{
-    asked_bytes += count * size;
-    return __real_calloc(count, size);
-}
-
-void *__wrap_realloc(void *pointer, size_t size)
-{
-    asked_bytes += size;
-    return __real_realloc(pointer, size);
 }
 
 /* ---- golden values --------------------------------------------------------------------------------------------- */
@@ -382,10 +354,10 @@ static bool try_file(const char *label)
 {
     struct fuse_weights_file *file = NULL;
     struct fuse_error error = FUSE_ERROR_INIT;
-    asked_bytes = 0;
+    counted_bytes = 0;
     const int status = fuse_weights_file_open(path, FUSE_PTH_EVERYTHING, NULL, &file, &error);
-    if (asked_bytes > 2 << 20)
-        fail_msg("%s: %zu bytes of memory", label, asked_bytes);
+    if (counted_bytes > 2 << 20)
+        fail_msg("%s: %zu bytes of memory", label, counted_bytes);
     if (status != FUSERUN_OK) {
         assert_null(file);
         assert_string_not_equal(error.text, "");
