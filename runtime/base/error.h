@@ -9,20 +9,23 @@
 
 #include <stdarg.h>
 
-#define FUSE_ERROR_INIT {FUSERUN_STRUCT_SIZE(fuse_error, text), 0, "", ""}
+#define FUSE_ERROR_INIT                                                                                                \
+    {                                                                                                                  \
+        FUSERUN_STRUCT_SIZE(fuse_error, text), 0, "", ""                                                               \
+    }
 
 /* Passes a failure on: from functions with nothing to clean up, and to the one `out:` label of those that have. */
-#define FUSE_TRY(expression)                                                                                          \
-    do {                                                                                                              \
-        const int fuse_status_ = (expression);                                                                        \
-        if (fuse_status_ != FUSERUN_OK)                                                                               \
-            return fuse_status_;                                                                                      \
+#define FUSE_TRY(expression)                                                                                           \
+    do {                                                                                                               \
+        const int fuse_status_ = (expression);                                                                         \
+        if (fuse_status_ != FUSERUN_OK)                                                                                \
+            return fuse_status_;                                                                                       \
     } while (0)
-#define FUSE_TRY_OUT(expression)                                                                                      \
-    do {                                                                                                              \
-        status = (expression);                                                                                        \
-        if (status != FUSERUN_OK)                                                                                     \
-            goto out;                                                                                                 \
+#define FUSE_TRY_OUT(expression)                                                                                       \
+    do {                                                                                                               \
+        status = (expression);                                                                                         \
+        if (status != FUSERUN_OK)                                                                                      \
+            goto out;                                                                                                  \
     } while (0)
 
 /* Fills *error (which may be NULL) and returns code. key: the option at fault, or NULL. */

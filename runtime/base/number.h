@@ -9,8 +9,8 @@
 
 bool fuse_number_is_finite(double value);
 
-/* The whole of `text` must be the number (no space around it). Decimal and exponent forms, `inf`, `-inf`; no hexadecimal,
- * no `nan`. False otherwise, and for integers that do not fit. */
+/* The whole of `text` must be the number (no space around it). Decimal and exponent forms, `inf`, `-inf`; no
+ * hexadecimal, no `nan`. False otherwise, and for integers that do not fit. */
 bool fuse_number_parse(const char *text, double *value);
 bool fuse_integer_parse(const char *text, int64_t *value);
 
