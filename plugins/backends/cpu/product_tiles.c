@@ -1,5 +1,5 @@
 /* Blocks as in K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008): a
- * block of a stays in the second-level cache, a strip of b one tile wide in the first, a tile of c in registers. */
+ * block of a stays in the second-level cache, a strip of b, one tile wide, in the first, a tile of c in registers. */
 #include "product_tiles.h"
 #include "threads.h"
 
@@ -8,6 +8,7 @@
 #define BLOCK_ROWS 252 /* a multiple of every KERNEL_ROWS */
 #define BLOCK_DEPTH 256
 #define MAX_TILE_WIDTH 32
+#define STRIPS 4        /* of b, packed side by side */
 #define PART_ROWS 12    /* threads share c in multiples of every tile's rows, */
 #define PART_COLUMNS 32 /* or of every tile's columns */
 #define SERIAL_PRODUCT (128.0 * 1024.0)
@@ -109,12 +110,12 @@ int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_c
     return shape->worker_count > 0 || multiplications(shape) <= SERIAL_PRODUCT ? 1 : thread_count;
 }
 
-/* One thread's: a strip of b, then a block of a, of whichever part of a's rows it gets. */
+/* One thread's: strips of b, then a block of a, of whichever part of a's rows it gets. */
 static uint64_t thread_bytes(const struct fuse_product_shape *shape)
 {
     const uint64_t rows = (uint64_t)(shape->m < BLOCK_ROWS ? (shape->m + 11) / 12 * 12 : BLOCK_ROWS);
     const uint64_t depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
-    return (((uint64_t)BLOCK_DEPTH * MAX_TILE_WIDTH + rows * depth) * sizeof(float) + 63) / 64 * 64;
+    return ((uint64_t)STRIPS * MAX_TILE_WIDTH + rows) * depth * sizeof(float) / 64 * 64 + 64;
 }
 
 uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count)

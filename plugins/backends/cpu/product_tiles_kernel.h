@@ -15,8 +15,8 @@ typedef float KERNEL_NAME(vector) __attribute__((vector_size(KERNEL_LANES * 4), 
 #define EACH_ROW EACH_6
 #endif
 
-/* out (KERNEL_ROWS, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+ bias].
- * The sums stay in registers: two vectors a row. */
+/* out (KERNEL_ROWS, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+
+ * bias]. The sums stay in registers: two vectors a row. */
 KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
                                             float *out, int64_t stride)
 {
@@ -70,58 +70,89 @@ KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, const
             out[i * stride + j] = whole[i * TILE_WIDTH + j];
 }
 
-/* Columns [column, column + columns) of b over `count` of its rows, as (count, TILE_WIDTH), missing ones zero. */
+/* `columns` columns of b over `count` of its rows, as strips of (count, TILE_WIDTH), missing columns zero. Whole strips
+ * of a row-major b are taken side by side: rows lie far apart, so each costs a page's look-up. */
 KERNEL_TARGET static void KERNEL_NAME(pack_b)(const struct fuse_product_shape *shape, const float *b, int64_t count,
                                               int64_t columns, float *to)
 {
-    if (shape->b_column == 1 && columns == TILE_WIDTH) {
-        for (int64_t i = 0; i < count; i++, to += TILE_WIDTH, b += shape->b_row) {
-            *(VECTOR *)to = *(const VECTOR *)b;
-            *(VECTOR *)(to + KERNEL_LANES) = *(const VECTOR *)(b + KERNEL_LANES);
-        }
-        return;
-    }
-    if (columns < TILE_WIDTH)
-        memset(to, 0, (size_t)count * TILE_WIDTH * sizeof(float));
+    const int64_t strip_floats = count * TILE_WIDTH;
+    int64_t column = 0;
     if (shape->b_column == 1) {
+        const int64_t strips = columns / TILE_WIDTH;
         for (int64_t i = 0; i < count; i++)
-            for (int64_t j = 0; j < columns; j++)
-                to[i * TILE_WIDTH + j] = b[i * shape->b_row + j];
-        return;
+            for (int64_t s = 0; s < strips; s++) {
+                const float *const from = b + i * shape->b_row + s * TILE_WIDTH;
+                float *const at = to + s * strip_floats + i * TILE_WIDTH;
+                *(VECTOR *)at = *(const VECTOR *)from;
+                *(VECTOR *)(at + KERNEL_LANES) = *(const VECTOR *)(from + KERNEL_LANES);
+            }
+        column = strips * TILE_WIDTH;
     }
-    int64_t j = 0;
-    for (; j + 4 <= columns; j += 4)
-        transpose_4(b + j * shape->b_column, shape->b_column, count, to + j, TILE_WIDTH);
-    for (; j < columns; j++)
-        for (int64_t i = 0; i < count; i++)
-            to[i * TILE_WIDTH + j] = b[j * shape->b_column + i];
+    for (; column < columns; column += TILE_WIDTH) {
+        const int64_t here = columns - column < TILE_WIDTH ? columns - column : TILE_WIDTH;
+        const float *const from = b + column * shape->b_column;
+        float *const at = to + column * count;
+        if (here < TILE_WIDTH)
+            memset(at, 0, (size_t)strip_floats * sizeof(float));
+        if (shape->b_column == 1) {
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t j = 0; j < here; j++)
+                    at[i * TILE_WIDTH + j] = from[i * shape->b_row + j];
+            continue;
+        }
+        int64_t j = 0;
+        for (; j + 4 <= here; j += 4)
+            transpose_4(from + j * shape->b_column, shape->b_column, count, at + j, TILE_WIDTH);
+        for (; j < here; j++)
+            for (int64_t i = 0; i < count; i++)
+                at[i * TILE_WIDTH + j] = from[j * shape->b_column + i];
+    }
 }
 
 /* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. */
 KERNEL_TARGET static void KERNEL_NAME(pack_a)(const struct fuse_product_shape *shape, const float *a, int64_t rows,
                                               int64_t count, float *to)
 {
-    for (int64_t first = 0; first < rows; first += KERNEL_ROWS, to += count * KERNEL_ROWS) {
-        const float *const from = a + first * shape->a_row;
-        const int64_t here = rows - first < KERNEL_ROWS ? rows - first : KERNEL_ROWS;
-        if (here < KERNEL_ROWS)
-            memset(to, 0, (size_t)count * KERNEL_ROWS * sizeof(float));
-        if (shape->a_column != 1) {
-            if (here == KERNEL_ROWS)
-                for (int64_t i = 0; i < count; i++)
-                    memcpy(to + i * KERNEL_ROWS, from + i * shape->a_column, KERNEL_ROWS * sizeof(float));
-            else
-                for (int64_t i = 0; i < count; i++)
-                    for (int64_t r = 0; r < here; r++)
-                        to[i * KERNEL_ROWS + r] = from[i * shape->a_column + r];
-            continue;
+    const int64_t tile_floats = count * KERNEL_ROWS, whole = rows / KERNEL_ROWS * KERNEL_ROWS;
+    if (whole < rows)
+        memset(to + whole * count, 0, (size_t)tile_floats * sizeof(float));
+    if (shape->a_column != 1) {
+        for (int64_t i = 0; i < count; i++) {
+            const float *const from = a + i * shape->a_column;
+            float *const at = to + i * KERNEL_ROWS;
+            for (int64_t r = 0; r < whole; r += KERNEL_ROWS)
+                memcpy(at + r * count, from + r, KERNEL_ROWS * sizeof(float));
+            for (int64_t r = whole; r < rows; r++)
+                at[whole * count + r - whole] = from[r];
         }
+        return;
+    }
+    for (int64_t first = 0; first < rows; first += KERNEL_ROWS) {
+        const float *const from = a + first * shape->a_row;
+        float *const at = to + first * count;
+        const int64_t here = rows - first < KERNEL_ROWS ? rows - first : KERNEL_ROWS;
         int64_t r = 0;
         for (; r + 4 <= here; r += 4)
-            transpose_4(from + r * shape->a_row, shape->a_row, count, to + r, KERNEL_ROWS);
+            transpose_4(from + r * shape->a_row, shape->a_row, count, at + r, KERNEL_ROWS);
         for (; r < here; r++)
             for (int64_t i = 0; i < count; i++)
-                to[i * KERNEL_ROWS + r] = from[r * shape->a_row + i];
+                at[i * KERNEL_ROWS + r] = from[r * shape->a_row + i];
+    }
+}
+
+/* One strip of c: columns [0, columns) of it, `rows` rows. */
+KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_t columns, const float *packed_a,
+                                             const float *packed_b, bool add, const float *bias, float *c,
+                                             int64_t c_row)
+{
+    for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
+        const float *const a = packed_a + r * depth;
+        float *const out = c + r * c_row;
+        if (rows - r >= KERNEL_ROWS && columns == TILE_WIDTH)
+            KERNEL_NAME(tile)(depth, a, packed_b, add, bias, out, c_row);
+        else
+            KERNEL_NAME(edge)
+            (depth, a, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
     }
 }
 
@@ -131,29 +162,23 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                                                float *workspace)
 {
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
-    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
-    const int64_t c_row = fuse_product_c_row(shape);
-    float *const packed_b = workspace, *const packed_a = workspace + BLOCK_DEPTH * MAX_TILE_WIDTH;
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1), c_row = fuse_product_c_row(shape);
+    float *const packed_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
         const bool add = k > 0 || shape->accumulate;
-        const float *const here_bias = k == 0 && shape->has_bias ? bias : NULL;
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
             KERNEL_NAME(pack_a)(shape, a + i * shape->a_row + k * shape->a_column, rows, depth, packed_a);
-            for (int64_t j = begin; j < end; j += TILE_WIDTH) {
-                const int64_t columns = j + TILE_WIDTH < end ? TILE_WIDTH : end - j;
-                KERNEL_NAME(pack_b)(shape, b + k * shape->b_row + j * shape->b_column, depth, columns, packed_b);
-                for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
-                    const int64_t tile_rows = rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS;
-                    const float *const tile_bias = here_bias != NULL ? here_bias + j : NULL;
-                    float *const out = c + (i + r) * c_row + j;
-                    if (tile_rows == KERNEL_ROWS && columns == TILE_WIDTH)
-                        KERNEL_NAME(tile)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, c_row);
-                    else
-                        KERNEL_NAME(edge)(depth, packed_a + r * depth, packed_b, add, tile_bias, out, c_row, tile_rows,
-                                          columns);
-                }
+            for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
+                const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
+                KERNEL_NAME(pack_b)
+                (shape, b + k * shape->b_row + group * shape->b_column, depth, stop - group, packed_b);
+                for (int64_t j = group; j < stop; j += TILE_WIDTH)
+                    KERNEL_NAME(strip)
+                    (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a,
+                     packed_b + (j - group) * depth, add, k == 0 && shape->has_bias ? bias + j : NULL,
+                     c + i * c_row + j, c_row);
             }
         }
     }
