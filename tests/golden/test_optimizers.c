@@ -154,7 +154,7 @@ static struct setup set_up(const struct golden_case *golden)
     for (size_t i = 0; i < golden->drive_count; i++) {
         bool is_schedulable = false;
         const int at = fuse_options_flat_index(setup.component, golden->drives[i], &is_schedulable);
-        assert_true(at >= 0 && (size_t)at < setup.hyper_count);
+        assert_true(at >= 0 && at < FUSERUN_MAX_HYPER && (size_t)at < setup.hyper_count);
         assert_true(is_schedulable);
         setup.is_driven[at] = 1;
     }
