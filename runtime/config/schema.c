@@ -121,8 +121,8 @@ static const struct {
     {FUSE_ROLE_RUN, "resume", "auto|never"},       {FUSE_ROLE_RUN, "nonfinite", "stop"},
     {FUSE_ROLE_MODEL, "weights", "*.safetensors"}, {FUSE_ROLE_MODEL, "weights_key", ""},
     {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},      {FUSE_ROLE_OPTIMIZER, "clip_grad_norm", ""},
-    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"},  {FUSE_ROLE_MEMORY, "snapshot", "no"},
-    {FUSE_ROLE_CHECKPOINT, "every", ""},           {FUSE_ROLE_CHECKPOINT, "background", "no"},
+    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"},  {FUSE_ROLE_CHECKPOINT, "every", ""},
+    {FUSE_ROLE_CHECKPOINT, "background", "no"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])

@@ -1,5 +1,5 @@
 /* Running a program: kernels in order, gradients handed to their callbacks, every use told to the ledger. */
-#include "graph/program.h"
+#include "graph/describe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +140,8 @@ static int run_instruction(struct fuse_program *program, struct fuse_instruction
     return FUSERUN_OK;
 }
 
+const struct fuse_place fuse_program_run_place = {"runtime/graph/run.c", __LINE__ + 2, "fuse_program_run"};
+
 int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, struct fuse_ledger *ledger,
                      double statistics[2], struct fuse_error *error)
 {
@@ -149,8 +151,10 @@ int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, 
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];
         FUSE_TRY(run_instruction(program, instruction, scalars, draw, error));
-        if (ledger != NULL)
-            tell_ledger(program, instruction, ledger, i);
+        if (ledger == NULL)
+            continue;
+        tell_ledger(program, instruction, ledger, i);
+        fuse_ledger_done(ledger, i);
     }
     if (ledger != NULL) {
         fuse_ledger_touch(ledger, program->statistics_buffer, program->instruction_count - 1);

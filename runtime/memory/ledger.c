@@ -1,5 +1,7 @@
 #include "memory/ledger.h"
 
+#include "base/now.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,6 +33,7 @@ struct fuse_ledger {
     struct pass *passes;
     size_t pass_count;
     struct pass *current;
+    int64_t *end_ns; /* borrowed; of the run that is next or under way; NULL: nobody asks */
     struct fuse_peak peak;
 };
 
@@ -129,6 +132,7 @@ void fuse_ledger_end(struct fuse_ledger *ledger)
     struct pass *pass = ledger->current;
     const size_t bytes = pass->buffer_count * sizeof *pass->first;
     ledger->current = NULL;
+    ledger->end_ns = NULL;
     /* Every run of a pass touches the same buffers at the same times; the sums are made again only if one did not. */
     if (pass->is_seen && memcmp(pass->first, pass->seen_first, bytes) == 0 &&
         memcmp(pass->last, pass->seen_last, bytes) == 0)
@@ -141,6 +145,17 @@ void fuse_ledger_end(struct fuse_ledger *ledger)
                  ledger->persistent, &peak);
     if (peak.bytes > ledger->peak.bytes)
         ledger->peak = peak;
+}
+
+void fuse_ledger_time(struct fuse_ledger *ledger, int64_t *end_ns)
+{
+    ledger->end_ns = end_ns;
+}
+
+void fuse_ledger_done(struct fuse_ledger *ledger, uint32_t time)
+{
+    if (ledger->end_ns != NULL)
+        ledger->end_ns[time] = fuse_now_ns();
 }
 
 const struct fuse_peak *fuse_ledger_peak(const struct fuse_ledger *ledger)

@@ -64,6 +64,10 @@ int fuse_ledger_add_pass(struct fuse_ledger *ledger, const struct fuse_ledger_bu
 void fuse_ledger_begin(struct fuse_ledger *ledger, uint32_t pass);
 void fuse_ledger_touch(struct fuse_ledger *ledger, uint32_t buffer, uint32_t time);
 void fuse_ledger_end(struct fuse_ledger *ledger);
+/* Where the next run of a pass writes when each of its operations ended (time_count values); NULL: nowhere. */
+void fuse_ledger_time(struct fuse_ledger *ledger, int64_t *end_ns);
+/* Tells that the operation at `time` has ended. */
+void fuse_ledger_done(struct fuse_ledger *ledger, uint32_t time);
 
 /* The peak so far over all passes. */
 const struct fuse_peak *fuse_ledger_peak(const struct fuse_ledger *ledger);

@@ -29,6 +29,9 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
     if (experiment->loss == FUSE_LOSS_CROSS_ENTROPY)
         FUSE_TRY(check_labels(experiment, purpose, targets, indices, count, error));
     double batch[2] = {0, 0};
+    if (experiment->timeline != NULL)
+        fuse_timeline_begin(experiment->timeline, experiment->ledger, program->ledger_pass,
+                            experiment->clock->completed_updates + (purpose == FUSE_PURPOSE_TRAIN ? 1 : 0));
     FUSE_TRY(fuse_program_run(program, scale, draw, experiment->ledger, batch, error));
     statistics[0] += batch[0];
     statistics[1] += batch[1];

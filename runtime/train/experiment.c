@@ -519,6 +519,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
         if (old->passes[i].graph != old->graph)
             fuse_graph_free(&old->passes[i].graph);
     }
+    fuse_timeline_free(&old->timeline);
     fuse_ledger_free(&old->ledger);
     if (old->arena != NULL)
         old->backend->release(old->device, old->arena, old->arena_bytes);

@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "files/safetensors.h"
 #include "memory/ledger.h"
+#include "memory/timeline.h"
 #include "optim/clock.h"
 #include "optim/dict.h"
 #include "plugin/registry.h"
@@ -54,6 +55,7 @@ struct fuse_experiment {
 
     /* From fuse_experiment_allocate. */
     struct fuse_ledger *ledger;
+    struct fuse_timeline *timeline; /* NULL: nobody asks for memory's pictures */
     void *arena;
     uint64_t arena_bytes;
     struct fuse_feed train_feed;
@@ -69,6 +71,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment);
 
 /* Takes all memory, initialises or loads the weights, loads the data. */
 int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_error *error);
+extern const struct fuse_place fuse_experiment_allocate_place;
 
 /* The program for a batch of that size; NULL if the run has none. */
 struct fuse_program *fuse_experiment_program(const struct fuse_experiment *experiment, enum fuse_purpose purpose,

@@ -7,20 +7,12 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FLUSH_NS 1000000000
 #define FLUSH_BYTES 65536
 #define LINE_BYTES 512   /* of a line, without its columns */
 #define COLUMN_BYTES 512 /* a group's name, escaped, and a number */
-
-int64_t fuse_now_ns(void)
-{
-    struct timespec now;
-    (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
 
 /* Room for what may come, so that nothing grows while updates run. */
 static void reserve(struct fuse_text *text, size_t bytes)

@@ -3,6 +3,7 @@
 #ifndef FUSE_TRAIN_METRICS_H
 #define FUSE_TRAIN_METRICS_H
 
+#include "base/now.h"
 #include "base/text.h"
 #include "optim/clock.h"
 #include "optim/dict.h"
@@ -39,7 +40,5 @@ int fuse_metrics_evaluation(struct fuse_metrics *metrics, int64_t step, double l
 int fuse_metrics_flush(struct fuse_metrics *metrics, int64_t now_ns, struct fuse_error *error);
 /* Writes what is left, syncs and closes; frees in any case. */
 int fuse_metrics_close(struct fuse_metrics *metrics, struct fuse_error *error);
-
-int64_t fuse_now_ns(void);
 
 #endif

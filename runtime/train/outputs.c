@@ -3,6 +3,7 @@
 #include "config/options.h"
 #include "files/output.h"
 #include "memory/resident.h"
+#include "train/pictures.h"
 #include "train/weights.h"
 
 #include <dirent.h>
@@ -213,15 +214,5 @@ int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct f
     int status = fuse_weights_save(path, experiment->graph, experiment->dict, error);
     free(path);
     FUSE_TRY(status);
-    if (!fuse_option_bool(fuse_config_options(experiment->config, "memory"), "timeline"))
-        return FUSERUN_OK;
-    struct fuse_text text = {0};
-    fuse_text_add(&text, "{");
-    fuse_peak_add_json(fuse_ledger_peak(experiment->ledger), &text);
-    fuse_text_addf(&text,
-                   ",\"rss_base_bytes\":%" PRIu64 ",\"rss_peak_bytes\":%" PRIu64 ",\"parameters\":%" PRId64 "}\n",
-                   experiment->resident_base_bytes, resident_peak, fuse_experiment_parameter_values(experiment));
-    status = write_text(outputs, "memory.json", &text, error);
-    fuse_text_free(&text);
-    return status;
+    return fuse_pictures_write(experiment, outputs, resident_peak, error);
 }

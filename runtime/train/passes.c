@@ -1,8 +1,7 @@
 #include "train/experiment.h"
 
 #include "config/options.h"
-
-#include "config/options.h"
+#include "train/pictures.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
@@ -81,6 +80,9 @@ struct fuse_program *fuse_experiment_program(const struct fuse_experiment *exper
     return NULL;
 }
 
+const struct fuse_place fuse_experiment_allocate_place = {"runtime/train/passes.c", __LINE__ + 3,
+                                                          "fuse_experiment_allocate"};
+
 int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
@@ -108,5 +110,5 @@ int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_err
         FUSE_TRY(fuse_ledger_add_pass(experiment->ledger, program->ledger_buffers, program->buffer_count,
                                       program->phases, program->instruction_count, &program->ledger_pass, error));
     }
-    return FUSERUN_OK;
+    return fuse_pictures_prepare(experiment, error);
 }

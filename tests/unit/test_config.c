@@ -311,7 +311,6 @@ static void not_supported_yet(void **state)
          "command line: run.nonfinite: 'skip' is not supported by this build yet; it takes stop\n"},
         {GOOD,
          {"memory.recompute=blocks", "memory.snapshot=on", "checkpoint.every=10"},
-         "command line: memory.snapshot: 'yes' is not supported by this build yet; it takes no\n"
          "command line: checkpoint.every: not supported by this build yet\n"},
         /* What asks for nothing. */
         {GOOD, {"run.resume=never", "memory.snapshot=off", "optimizer.accumulate=1"}, ""},
