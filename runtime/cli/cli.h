@@ -17,6 +17,7 @@ struct fuse_arguments {
     bool wants_json;
     bool wants_csv;
     const char *config; /* --config */
+    const char *to;     /* --to */
     const char **words; /* positional: for most the config, then overrides */
     size_t count;
 };
@@ -26,6 +27,7 @@ int fuse_command_check(const struct fuse_arguments *arguments);
 int fuse_command_schedule(const struct fuse_arguments *arguments);
 int fuse_command_plugins(const struct fuse_arguments *arguments);
 int fuse_command_inspect(const struct fuse_arguments *arguments);
+int fuse_command_export(const struct fuse_arguments *arguments);
 
 /* One line on stderr, "fuserun: ..."; returns FUSE_EXIT_USAGE. */
 int fuse_usage_error(const char *format, ...) FUSERUN_PRINTF(1, 2);

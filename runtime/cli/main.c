@@ -13,7 +13,8 @@ static const char usage[] =
     "       fuserun schedule CONFIG.ini [section.key=value ...] [--csv]\n"
     "                                                             the values every group gets, without training\n"
     "       fuserun plugins [NAME] [--config CONFIG.ini]          every plugin found, or one and its options\n"
-    "       fuserun inspect FILE.safetensors                      names, types and shapes of its tensors\n"
+    "       fuserun inspect FILE                                  names, types and shapes in a .safetensors or .pth\n"
+    "       fuserun export RUN_OR_FILE --to X.pth                 weights for PyTorch\n"
     "       fuserun --help | --version\n"
     "\n"
     "Every command but the first takes --json. Exit status: 0 done, 1 failed on the way, 2 a mistake in the config or\n"
@@ -24,17 +25,18 @@ struct command {
     int (*execute)(const struct fuse_arguments *arguments); /* NULL: not in this version */
     bool takes_csv;
     bool takes_config;
+    bool takes_to;
 };
 static const struct command commands[] = {
-    {"check", fuse_command_check, false, false},
-    {"schedule", fuse_command_schedule, true, false},
-    {"plugins", fuse_command_plugins, false, true},
-    {"inspect", fuse_command_inspect, false, false},
-    {"compare", NULL, false, false},
-    {"report", NULL, false, false},
-    {"export", NULL, false, false},
-    {"eval", NULL, false, false},
-    {"predict", NULL, false, false},
+    {"check", fuse_command_check, false, false, false},
+    {"schedule", fuse_command_schedule, true, false, false},
+    {"plugins", fuse_command_plugins, false, true, false},
+    {"inspect", fuse_command_inspect, false, false, false},
+    {"compare", NULL, false, false, false},
+    {"report", NULL, false, false, false},
+    {"export", fuse_command_export, false, false, true},
+    {"eval", NULL, false, false, false},
+    {"predict", NULL, false, false, false},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
@@ -114,6 +116,26 @@ static const struct command *find_command(const char *name)
     return NULL;
 }
 
+/* `--name` or `--name=VALUE`. */
+static bool is_option(const char *value, const char *name)
+{
+    const size_t length = strlen(name);
+    return strncmp(value, name, length) == 0 && (value[length] == '\0' || value[length] == '=');
+}
+
+/* Its value: behind the `=`, or the next word. */
+static int read_option(int count, char **values, int *at, const char *name, const char *what, const char **option)
+{
+    const char *value = values[*at];
+    if (value[strlen(name)] == '=')
+        *option = value + strlen(name) + 1;
+    else if (*at + 1 < count)
+        *option = values[++*at];
+    else
+        return fuse_usage_error("%s needs a %s behind it", name, what);
+    return FUSE_EXIT_DONE;
+}
+
 /* Flags may stand anywhere; everything else is a word. command NULL: run. */
 static int read_arguments(int count, char **values, const struct command *command, struct fuse_arguments *arguments)
 {
@@ -128,12 +150,10 @@ static int read_arguments(int count, char **values, const struct command *comman
             arguments->wants_json = true;
         else if (strcmp(value, "--csv") == 0 && command != NULL && command->takes_csv)
             arguments->wants_csv = true;
-        else if (strcmp(value, "--config") == 0 && command != NULL && command->takes_config) {
-            if (i + 1 == count)
-                return fuse_usage_error("--config needs a CONFIG.ini behind it");
-            arguments->config = values[++i];
-        } else if (strncmp(value, "--config=", 9) == 0 && command != NULL && command->takes_config)
-            arguments->config = value + 9;
+        else if (command != NULL && command->takes_config && is_option(value, "--config"))
+            FUSE_TRY(read_option(count, values, &i, "--config", "CONFIG.ini", &arguments->config));
+        else if (command != NULL && command->takes_to && is_option(value, "--to"))
+            FUSE_TRY(read_option(count, values, &i, "--to", "X.pth", &arguments->to));
         else
             return fuse_usage_error("%s does not know the option '%s'; fuserun --help shows all",
                                     command != NULL ? command->name : "a run", value);

@@ -49,7 +49,7 @@ static const struct fuse_option plugins_options[] = {
 static const struct fuse_option model_options[] = {
     PLUGIN,
     PATH("weights", NULL, "weights to start from, .safetensors or .pth"),
-    TEXT("weights_key", NULL, "the dict inside a .pth"),
+    TEXT("weights_key", NULL, "the dict inside a .pth that holds more than a state dict"),
     BOOL("strict", "yes", "all names and shapes must match"),
     FUSERUN_OPTION(.key = "freeze", .type = FUSERUN_OPTION_TEXT,
                    .flags = FUSERUN_OPTION_LIST | FUSERUN_OPTION_EMPTY_ALLOWED,
@@ -117,12 +117,11 @@ static const struct {
     const char *key;
     const char *accepted;
 } unsupported[] = {
-    {FUSE_ROLE_RUN, "device", "auto|cpu"},         {FUSE_ROLE_RUN, "precision", "fp32"},
-    {FUSE_ROLE_RUN, "resume", "auto|never"},       {FUSE_ROLE_RUN, "nonfinite", "stop"},
-    {FUSE_ROLE_MODEL, "weights", "*.safetensors"}, {FUSE_ROLE_MODEL, "weights_key", ""},
-    {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},      {FUSE_ROLE_OPTIMIZER, "clip_grad_norm", ""},
-    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"},  {FUSE_ROLE_CHECKPOINT, "every", ""},
-    {FUSE_ROLE_CHECKPOINT, "background", "no"},
+    {FUSE_ROLE_RUN, "device", "auto|cpu"},        {FUSE_ROLE_RUN, "precision", "fp32"},
+    {FUSE_ROLE_RUN, "resume", "auto|never"},      {FUSE_ROLE_RUN, "nonfinite", "stop"},
+    {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},     {FUSE_ROLE_OPTIMIZER, "clip_grad_norm", ""},
+    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"},
+    {FUSE_ROLE_CHECKPOINT, "every", ""},          {FUSE_ROLE_CHECKPOINT, "background", "no"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])

@@ -289,12 +289,16 @@ static int open_weights(struct fuse_experiment *experiment, struct fuse_error *e
 {
     const struct fuse_options *model = fuse_config_options(experiment->config, "model");
     const char *path = is_clean(experiment, "model") ? fuse_option_text(model, "weights") : NULL;
-    if (path == NULL)
-        return FUSERUN_OK;
+    const char *weights_key = is_clean(experiment, "model") ? fuse_option_text(model, "weights_key") : NULL;
     struct fuse_error cause = FUSE_ERROR_INIT;
-    if (fuse_safetensors_open(path, &experiment->weights, &cause) == FUSERUN_OK)
+    if (path == NULL && weights_key != NULL)
+        (void)fuse_fail(&cause, FUSERUN_ERROR_CONFIG, NULL, "there is no 'weights' whose dict this could name");
+    if (path == NULL)
+        return weights_key == NULL ? FUSERUN_OK : blame(experiment, "model", "weights_key", &cause, error);
+    if (fuse_weights_file_open(path, FUSE_PTH_STATE_DICT, weights_key, &experiment->weights, &cause) == FUSERUN_OK)
         return FUSERUN_OK;
-    cause.key[0] = '\0';
+    if (weights_key == NULL) /* the line that names the file is the one to show */
+        cause.key[0] = '\0';
     return blame(experiment, "model", "weights", &cause, error);
 }
 
@@ -480,7 +484,8 @@ static int open_all(struct fuse_experiment *experiment, struct fuse_error *error
     FUSE_TRY_OUT(make_dict(experiment, specs, count, error));
     FUSE_TRY_OUT(
         fuse_clock_bind(experiment->clock, experiment->dict, experiment->config, experiment->diagnostics, error));
-    fuse_clock_warn(experiment->clock, experiment->config, experiment->diagnostics);
+    FUSE_TRY_OUT(
+        fuse_clock_check(experiment->clock, experiment->dict, experiment->config, experiment->diagnostics, error));
     FUSE_TRY_OUT(fuse_passes_build(experiment, error));
 out:
     free(specs);
@@ -527,7 +532,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_feed_free(&old->evaluation_feed);
     fuse_dict_free(&old->dict);
     fuse_clock_free(&old->clock);
-    fuse_safetensors_close(&old->weights);
+    fuse_weights_file_close(&old->weights);
     fuse_graph_free(&old->graph);
     fuse_source_close(&old->train);
     fuse_source_close(&old->evaluation);

@@ -6,7 +6,7 @@
 #define FUSE_TRAIN_EXPERIMENT_H
 
 #include "config/config.h"
-#include "files/safetensors.h"
+#include "files/weights_file.h"
 #include "memory/ledger.h"
 #include "memory/timeline.h"
 #include "optim/clock.h"
@@ -42,7 +42,7 @@ struct fuse_experiment {
 
     struct fuse_graph *graph;         /* of a full training batch: what names the parameters */
     int64_t output_elements;          /* of one sample */
-    struct fuse_safetensors *weights; /* model.weights; NULL: none */
+    struct fuse_weights_file *weights; /* model.weights; NULL: none */
     struct fuse_clock *clock;
     const struct fuse_backend *backend;
     void *device;

@@ -18,7 +18,7 @@ static const struct fuse_parameter *find_parameter(const struct fuse_graph *grap
     return NULL;
 }
 
-static bool has_same_shape(const struct fuse_safetensors_entry *entry, const struct fuse_parameter *parameter)
+static bool has_same_shape(const struct fuse_weights_entry *entry, const struct fuse_parameter *parameter)
 {
     if (entry->rank != parameter->rank)
         return false;
@@ -29,21 +29,12 @@ static bool has_same_shape(const struct fuse_safetensors_entry *entry, const str
     return true;
 }
 
-static uint32_t float_bytes(const char *dtype)
+static bool is_loadable(const struct fuse_weights_entry *entry, const struct fuse_parameter *parameter)
 {
-    if (strcmp(dtype, "F64") == 0)
-        return 8;
-    if (strcmp(dtype, "F32") == 0)
-        return 4;
-    return strcmp(dtype, "F16") == 0 || strcmp(dtype, "BF16") == 0 ? 2 : 0;
+    return has_same_shape(entry, parameter) && entry->is_float;
 }
 
-static bool is_loadable(const struct fuse_safetensors_entry *entry, const struct fuse_parameter *parameter)
-{
-    return has_same_shape(entry, parameter) && float_bytes(entry->dtype) > 0;
-}
-
-static void add_file_shape(struct fuse_text *text, const struct fuse_safetensors_entry *entry)
+static void add_file_shape(struct fuse_text *text, const struct fuse_weights_entry *entry)
 {
     fuse_text_add(text, "(");
     for (uint32_t i = 0; i < entry->rank; i++)
@@ -86,7 +77,7 @@ static void list_finish(struct listing *listing, struct fuse_text *into)
     fuse_text_free(&listing->text);
 }
 
-void fuse_weights_compare(const struct fuse_safetensors *file, const struct fuse_graph *graph, bool is_strict,
+void fuse_weights_compare(const struct fuse_weights_file *file, const struct fuse_graph *graph, bool is_strict,
                           struct fuse_text *wrong, struct fuse_text *skipped)
 {
     struct listing missing = {.title = "missing"};
@@ -96,7 +87,7 @@ void fuse_weights_compare(const struct fuse_safetensors *file, const struct fuse
     size_t matching = 0;
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         const struct fuse_parameter *parameter = &graph->parameters[i];
-        const struct fuse_safetensors_entry *entry = fuse_safetensors_find(file, parameter->name);
+        const struct fuse_weights_entry *entry = fuse_weights_file_find(file, parameter->name);
         if (entry == NULL) {
             list_next(&missing);
             if (missing.count <= LISTED_NAMES)
@@ -109,19 +100,22 @@ void fuse_weights_compare(const struct fuse_safetensors *file, const struct fuse
                 fuse_text_add(&shapes.text, " where the model has ");
                 add_model_shape(&shapes.text, parameter);
             }
-        } else if (float_bytes(entry->dtype) == 0) {
+        } else if (!entry->is_float) {
             list_next(&types);
             if (types.count <= LISTED_NAMES)
                 fuse_text_addf(&types.text, "%s (%s)", parameter->name, entry->dtype);
         } else
             matching++;
     }
-    for (size_t i = 0; i < fuse_safetensors_count(file); i++) {
-        const char *name = fuse_safetensors_entry(file, i)->name;
-        if (find_parameter(graph, name) == NULL) {
+    for (size_t i = 0; i < fuse_weights_file_count(file); i++) {
+        const struct fuse_weights_entry *entry = fuse_weights_file_entry(file, i);
+        const struct fuse_parameter *parameter = find_parameter(graph, entry->name);
+        if (parameter == NULL && entry->new_name != NULL)
+            parameter = find_parameter(graph, entry->new_name);
+        if (parameter == NULL || fuse_weights_file_find(file, parameter->name) != entry) {
             list_next(&unexpected);
             if (unexpected.count <= LISTED_NAMES)
-                fuse_text_add(&unexpected.text, name);
+                fuse_text_add(&unexpected.text, entry->name);
         }
     }
     struct fuse_text *into = is_strict ? wrong : skipped;
@@ -135,81 +129,31 @@ void fuse_weights_compare(const struct fuse_safetensors *file, const struct fuse
 
 /* ---- loading ------------------------------------------------------------------------------------------------- */
 
-/* IEEE 754 binary16: 5 exponent bits, 10 of the fraction. */
-static float half_to_float(uint16_t half)
+static int load_one(const struct fuse_weights_file *file, const struct fuse_weights_entry *entry,
+                    const struct fuse_dict *dict, float *parameter, float *values, struct fuse_error *error)
 {
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-    uint32_t exponent = (half >> 10) & 0x1fu;
-    uint32_t fraction = half & 0x3ffu;
-    uint32_t bits = sign;
-    if (exponent == 31)
-        bits |= 0x7f800000u | fraction << 13;
-    else if (exponent > 0)
-        bits |= (exponent + 112) << 23 | fraction << 13;
-    else if (fraction > 0) { /* subnormal: every one is a normal float */
-        exponent = 113;
-        while ((fraction & 0x400u) == 0) {
-            fraction <<= 1;
-            exponent--;
-        }
-        bits |= exponent << 23 | (fraction & 0x3ffu) << 13;
-    }
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-/* In place from the far end is not possible for F64, so the source stands in a buffer of its own. */
-static void convert(const char *dtype, const void *from, float *values, size_t count)
-{
-    if (strcmp(dtype, "F64") == 0) {
-        for (size_t i = 0; i < count; i++)
-            values[i] = (float)((const double *)from)[i];
-    } else if (strcmp(dtype, "F16") == 0) {
-        for (size_t i = 0; i < count; i++)
-            values[i] = half_to_float(((const uint16_t *)from)[i]);
-    } else if (strcmp(dtype, "BF16") == 0) {
-        for (size_t i = 0; i < count; i++) {
-            const uint32_t bits = (uint32_t)((const uint16_t *)from)[i] << 16;
-            memcpy(&values[i], &bits, sizeof bits);
-        }
-    } else
-        memcpy(values, from, count * sizeof *values);
-}
-
-static int load_one(const struct fuse_safetensors *file, const struct fuse_safetensors_entry *entry,
-                    const struct fuse_dict *dict, float *parameter, int64_t element_count, void *raw, float *values,
-                    struct fuse_error *error)
-{
-    const size_t each = float_bytes(entry->dtype);
-    for (int64_t at = 0; at < element_count; at += CHUNK_ELEMENTS) {
-        const size_t count = element_count - at < CHUNK_ELEMENTS ? (size_t)(element_count - at) : CHUNK_ELEMENTS;
-        FUSE_TRY(fuse_safetensors_read(file, entry, (uint64_t)at * each, raw, count * each, error));
-        convert(entry->dtype, raw, values, count);
+    for (uint64_t at = 0; at < entry->element_count; at += CHUNK_ELEMENTS) {
+        const uint64_t left = entry->element_count - at, count = left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS;
+        FUSE_TRY(fuse_weights_file_read(file, entry, at, count, values, error));
         FUSE_TRY(dict->backend->upload(dict->device, parameter + at, values, count * sizeof *values, error));
     }
     return FUSERUN_OK;
 }
 
-int fuse_weights_load(const struct fuse_safetensors *file, const struct fuse_graph *graph, const struct fuse_dict *dict,
-                      struct fuse_error *error)
+int fuse_weights_load(const struct fuse_weights_file *file, const struct fuse_graph *graph,
+                      const struct fuse_dict *dict, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
-    void *raw = malloc(CHUNK_ELEMENTS * sizeof(double));
     float *values = malloc(CHUNK_ELEMENTS * sizeof *values);
-    if (raw == NULL || values == NULL) {
-        status = fuse_fail_memory(error, "loading weights", CHUNK_ELEMENTS * sizeof(double));
-        goto out;
-    }
+    if (values == NULL)
+        return fuse_fail_memory(error, "loading weights", CHUNK_ELEMENTS * sizeof *values);
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         const struct fuse_parameter *parameter = &graph->parameters[i];
-        const struct fuse_safetensors_entry *entry = fuse_safetensors_find(file, parameter->name);
+        const struct fuse_weights_entry *entry = fuse_weights_file_find(file, parameter->name);
         if (entry != NULL && is_loadable(entry, parameter))
-            FUSE_TRY_OUT(
-                load_one(file, entry, dict, dict->parameters[i], parameter->element_count, raw, values, error));
+            FUSE_TRY_OUT(load_one(file, entry, dict, dict->parameters[i], values, error));
     }
 out:
-    free(raw);
     free(values);
     return status;
 }

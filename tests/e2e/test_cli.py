@@ -243,7 +243,7 @@ class Inspect(Case):
     def test_refused(self):
         with open(self.path("b.safetensors"), "wb") as file:
             file.write(struct.pack("<Q", 2 ** 60) + b"{}")
-        for name, word in (("absent.safetensors", "absent"), ("b.safetensors", "b.safetensors"), ("m.pth", "version")):
+        for name, word in (("absent.safetensors", "absent"), ("b.safetensors", "b.safetensors"), ("m.pth", "m.pth")):
             done = self.fuserun("inspect", name, status=2)
             self.assertIn(word, done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
