@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by tools/run, tools/test, tools/check-deep and .ci/run: installing what is missing and building.
+# Shared by tools/run, tools/test, tools/fetch, tools/check-deep and .ci/run: installing what is missing and building.
 # Sourced by bash. Owns the build folders (build, build-clang, ...) and nothing else in the tree.
 #
 # Everything here speaks on stderr, never reads stdin, and leaves the working directory alone, so that
@@ -37,8 +37,11 @@ inih|run|libinih-dev|pkg-config --exists inih
 jansson|run|libjansson-dev|pkg-config --exists jansson
 oneDNN|better|libdnnl-dev|has_header oneapi/dnnl/dnnl.h
 zlib|better|zlib1g-dev|has_header zlib.h
+curl|fetch|curl|command -v curl
+certificates|better-fetch|ca-certificates|test -e /etc/ssl/certs/ca-certificates.crt -o -e /etc/pki/tls/certs
 Python 3|test|python3|command -v python3
 cmocka|test|libcmocka-dev|pkg-config --exists cmocka
+curl|better-test|curl|command -v curl
 objdump|better-test|binutils|command -v objdump
 C++ compiler|better-test|g++|command -v g++
 locale sources|better-test|locales|test -e /usr/share/i18n/locales/de_DE
