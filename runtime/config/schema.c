@@ -120,8 +120,8 @@ static const struct {
     {FUSE_ROLE_RUN, "device", "auto|cpu"},        {FUSE_ROLE_RUN, "precision", "fp32"},
     {FUSE_ROLE_RUN, "resume", "auto|never"},      {FUSE_ROLE_RUN, "nonfinite", "stop"},
     {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},     {FUSE_ROLE_OPTIMIZER, "clip_grad_norm", ""},
-    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"},
-    {FUSE_ROLE_CHECKPOINT, "every", ""},          {FUSE_ROLE_CHECKPOINT, "background", "no"},
+    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"}, {FUSE_ROLE_CHECKPOINT, "every", ""},
+    {FUSE_ROLE_CHECKPOINT, "background", "no"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])
