@@ -133,6 +133,13 @@ def as_text(option):
     return str(option)
 
 
+def write_sections(path, maker, sections):
+    blocks = [f"; Made by {maker}; PyTorch's results are in the .expected file."]
+    for section, options in sections.items():
+        blocks.append("\n".join([f"[{section}]", *(f"{key} = {as_text(option)}" for key, option in options.items())]))
+    path.write_text("\n\n".join(blocks) + "\n")
+
+
 def write_config(name, case):
     sections = {
         "run": {key: case[key] for key in ("steps", "epochs") if key in case} | {"device": "cpu"},
@@ -157,10 +164,7 @@ def write_config(name, case):
     for group, options in case.get("groups", {}).items():
         sections[f"group {group}"] = options
     sections |= case.get("schedule", {})
-    blocks = ["; Made by tools/make_golden_nets.py; PyTorch's results are in the .expected file."]
-    for section, options in sections.items():
-        blocks.append("\n".join([f"[{section}]", *(f"{key} = {as_text(option)}" for key, option in options.items())]))
-    (FOLDER / f"{name}.ini").write_text("\n\n".join(blocks) + "\n")
+    write_sections(FOLDER / f"{name}.ini", "tools/make_golden_nets.py", sections)
 
 
 def make_schedule(optimizer, sections, section="scheduler"):
