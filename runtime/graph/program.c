@@ -194,7 +194,9 @@ static int compile_kernels(struct fuse_builder *builder)
         if ((instruction->op.flags & FUSERUN_OP_PANELS) != 0) {
             const int64_t columns = instruction->op.outputs[0].shape[1];
             const uint64_t panel_bytes = aligned((uint64_t)(instruction->info.panel_rows * columns) * sizeof(float));
-            program->buffers[instruction->outputs[0]].bytes = device.worker_count * panel_bytes;
+            const uint32_t panels = instruction->info.panel_count;
+            program->buffers[instruction->outputs[0]].bytes =
+                (panels < device.worker_count ? panels : device.worker_count) * panel_bytes;
         }
     }
     return FUSERUN_OK;

@@ -55,6 +55,7 @@ FIELD(fuse_host, schedule_cycles_momentum, 112, 8);
 FIELD(fuse_host, random_uniform, 120, 8);
 FIELD(fuse_host, random_bits, 128, 8);
 FIELD(fuse_host, get_service, 136, 8);
+FIELD(fuse_host, schedule_observe, 144, 8);
 
 FIELD(fuse_abi, struct_size, 0, 4);
 FIELD(fuse_abi, magic, 4, 4);
@@ -106,11 +107,15 @@ FIELD(fuse_rule, scalars, 32, 8);
 FIELD(fuse_rule, text, 40, 8);
 FIELD(fuse_rule, update_slice, 48, 8);
 FIELD(fuse_rule, update_foreach, 56, 8);
+FIELD(fuse_rule, number_count, 64, 4);
+FIELD(fuse_rule, reserved2, 68, 4);
+FIELD(fuse_rule, numbers, 72, 8);
 
 FIELD(fuse_update, struct_size, 0, 4);
 FIELD(fuse_update, hyper_count, 4, 4);
 FIELD(fuse_update, hyper, 8, 8);
 FIELD(fuse_update, step, 16, 8);
+FIELD(fuse_update, numbers, 24, 8);
 
 FIELD(fuse_optimizer, struct_size, 0, 4);
 FIELD(fuse_optimizer, rule_count, 4, 4);
@@ -125,6 +130,7 @@ FIELD(fuse_schedule_context, struct_size, 0, 4);
 FIELD(fuse_schedule_context, unit_is_epoch, 4, 4);
 FIELD(fuse_schedule_context, length, 8, 8);
 FIELD(fuse_schedule_context, host_data, 16, 8);
+FIELD(fuse_schedule_context, updates_per_epoch, 24, 8);
 
 FIELD(fuse_schedule_query, struct_size, 0, 4);
 FIELD(fuse_schedule_query, group_index, 4, 4);
@@ -140,6 +146,17 @@ FIELD(fuse_scheduler, value, 24, 8);
 FIELD(fuse_scheduler, cycles_momentum, 32, 8);
 FIELD(fuse_scheduler, momentum, 40, 8);
 FIELD(fuse_scheduler, warn, 48, 8);
+FIELD(fuse_scheduler, observe, 56, 8);
+FIELD(fuse_scheduler, metric, 64, 8);
+FIELD(fuse_scheduler, state_count, 72, 4);
+FIELD(fuse_scheduler, get_state, 80, 8);
+FIELD(fuse_scheduler, set_state, 88, 8);
+
+FIELD(fuse_schedule_observation, struct_size, 0, 4);
+FIELD(fuse_schedule_observation, reserved, 4, 4);
+FIELD(fuse_schedule_observation, position, 8, 8);
+FIELD(fuse_schedule_observation, metric, 16, 8);
+FIELD(fuse_schedule_observation, value, 24, 8);
 
 /* ---- model.h ----------------------------------------------------------------------------------------------- */
 
@@ -282,6 +299,7 @@ FIELD(fuse_backend, discard_rule, 112, 8);
 FIELD(fuse_backend, update, 120, 8);
 FIELD(fuse_backend, update_panel, 128, 8);
 FIELD(fuse_backend, has_nonfinite, 136, 8);
+FIELD(fuse_backend, scale, 144, 8);
 
 /* ---- files.h ----------------------------------------------------------------------------------------------- */
 
@@ -319,6 +337,7 @@ VALUE(FUSERUN_OPTION_TYPE_COUNT, 9);
 VALUE(FUSERUN_KIND_COUNT, 5);
 VALUE(FUSERUN_MAX_STATES, 8);
 VALUE(FUSERUN_MAX_SCALARS, 16);
+VALUE(FUSERUN_MAX_NUMBERS, 4);
 VALUE(FUSERUN_MAX_HYPER, 32);
 VALUE(FUSERUN_MAX_OPERANDS, 8);
 
@@ -368,6 +387,7 @@ VALUE(FUSERUN_KIND_DATASET, 4);
 VALUE(FUSERUN_KIND_BACKEND, 5);
 
 VALUE(FUSERUN_OPTIMIZER_ELEMENTWISE, 1);
+VALUE(FUSERUN_SCHEDULER_RISES, 1);
 
 VALUE(FUSERUN_INIT_ZEROS, 1);
 VALUE(FUSERUN_INIT_CONSTANT, 2);
@@ -411,6 +431,8 @@ VALUE(FUSERUN_OP_ADD_BATCH_DW, 26);
 VALUE(FUSERUN_OP_SELECT, 27);
 VALUE(FUSERUN_OP_SELECT_DX, 28);
 VALUE(FUSERUN_OP_DROPOUT, 29);
+VALUE(FUSERUN_OP_SUM_SQUARES, 30);
+VALUE(FUSERUN_OP_LINEAR_DW_NORM, 31);
 
 VALUE(FUSERUN_OP_ACCUMULATE, 1);
 VALUE(FUSERUN_OP_PANELS, 2);

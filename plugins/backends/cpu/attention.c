@@ -112,7 +112,7 @@ FUSE_CLONES static float softmax_row(float *scores, int64_t count, double scale)
     return (float)((double)largest * scale + log(sum));
 }
 
-FUSE_CLONES static void multiply(float *values, const float *factors, int64_t count)
+FUSE_CLONES static void mask_probabilities(float *values, const float *factors, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         values[i] *= factors[i];
@@ -126,7 +126,7 @@ static void drop_row(const struct run *run, int64_t row, float *values)
     for (int64_t at = 0; at < tokens; at += CHUNK_ELEMENTS) {
         const int64_t count = at + CHUNK_ELEMENTS < tokens ? CHUNK_ELEMENTS : tokens - at;
         fuse_dropout_factors(run->host, &run->self->dropout, run->seed, run->draw, row * tokens + at, factors, count);
-        multiply(values + at, factors, count);
+        mask_probabilities(values + at, factors, count);
     }
 }
 
@@ -151,7 +151,8 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
 }
 
 /* scores become probabilities, dp becomes ds. */
-FUSE_CLONES static void differentiate_row(float *scores, float *dp, int64_t count, double scale, double lse, float sum)
+FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, double lse,
+                                              float sum)
 {
     const float slope = (float)scale;
 #pragma omp simd
@@ -190,7 +191,7 @@ static int differentiate_block(const struct run *run, const struct head *head, i
         const float sum = (float)dot(dy + i * self->width, y + i * self->width, self->head_width);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, ds);
-        differentiate_row(s, ds, self->tokens, self->scale, (double)run->lse[row], sum);
+        differentiate_softmax(s, ds, self->tokens, self->scale, (double)run->lse[row], sum);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, s);
     }

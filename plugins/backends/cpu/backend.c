@@ -194,6 +194,8 @@ static fuse_compiler *const compilers[] = {
     [FUSERUN_OP_SELECT] = fuse_compile_tokens,
     [FUSERUN_OP_SELECT_DX] = fuse_compile_tokens,
     [FUSERUN_OP_DROPOUT] = fuse_compile_dropout,
+    [FUSERUN_OP_SUM_SQUARES] = fuse_compile_norm,
+    [FUSERUN_OP_LINEAR_DW_NORM] = fuse_compile_norm,
 };
 
 static int compile(void *instance, const struct fuse_op *op, struct fuse_kernel **kernel, struct fuse_kernel_info *info,
@@ -284,8 +286,29 @@ static int has_nonfinite(void *instance, const float *values, int64_t count)
     return found;
 }
 
+struct scaling {
+    float *values;
+    float factor;
+};
+
+FUSE_CLONES static void scale_range(const void *context, int64_t begin, int64_t end)
+{
+    const struct scaling *const self = context;
+    float *const values = self->values;
+    const float factor = self->factor;
+    for (int64_t i = begin; i < end; i++)
+        values[i] *= factor;
+}
+
+static void scale(void *instance, float *values, int64_t count, float factor, int is_panel)
+{
+    const struct fuse_cpu *const cpu = instance;
+    const struct scaling self = {values, factor};
+    fuse_threads_split(is_panel ? 1 : cpu->thread_count, count, 16, 4 * FUSE_SERIAL_ELEMENTS, scale_range, &self);
+}
+
 static const struct fuse_backend backend = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, has_nonfinite),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, scale),
     .device_count = device_count,
     .open = open_backend,
     .close = close_backend,
@@ -303,6 +326,7 @@ static const struct fuse_backend backend = {
     .update = update,
     .update_panel = update_panel,
     .has_nonfinite = has_nonfinite,
+    .scale = scale,
 };
 
 static const struct fuse_component components[] = {

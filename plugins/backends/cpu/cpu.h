@@ -42,6 +42,7 @@ fuse_compiler fuse_compile_layer_norm;
 fuse_compiler fuse_compile_attention;
 fuse_compiler fuse_compile_tokens;
 fuse_compiler fuse_compile_dropout;
+fuse_compiler fuse_compile_norm;
 
 /* ---- checks that compilers share (op.c) ---------------------------------------------------------------------- */
 
@@ -56,6 +57,9 @@ int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct f
 int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error);
 int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
 bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b);
+
+/* Rows of a panel of a weight's gradient (n, k): of the weight's shape alone. (linear.c) */
+int64_t fuse_panel_rows(int64_t n, int64_t k);
 
 /* ---- what several ops do ------------------------------------------------------------------------------------- */
 
@@ -74,7 +78,9 @@ void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row
             return fuse_status_;                                                                                       \
     } while (0)
 
-/* Loops are compiled for several instruction sets and chosen when the plugin is loaded. */
+/* Loops are compiled for several instruction sets and chosen when the plugin is loaded. clang 14 makes what chooses
+ * between them a global symbol though the function is static: such functions need names of their own in the whole
+ * plugin. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define FUSE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else

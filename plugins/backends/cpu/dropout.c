@@ -38,7 +38,7 @@ void fuse_dropout_factors(const struct fuse_host *host, const struct fuse_dropou
     turn_into_factors(factors, count, dropout->probability, (float)(1.0 / (1.0 - dropout->probability)));
 }
 
-FUSE_CLONES static void multiply(float *y, const float *x, const float *factors, int64_t count, bool adds)
+FUSE_CLONES static void mask(float *y, const float *x, const float *factors, int64_t count, bool adds)
 {
     if (adds) {
 #pragma omp simd
@@ -58,7 +58,7 @@ static void drop(const void *context, int64_t begin, int64_t end)
     for (int64_t at = begin; at < end; at += CHUNK_ELEMENTS) {
         const int64_t count = at + CHUNK_ELEMENTS < end ? CHUNK_ELEMENTS : end - at;
         fuse_dropout_factors(run->host, &run->self->dropout, run->seed, run->draw, at, factors, count);
-        multiply(run->y + at, run->x + at, factors, count, run->self->accumulate);
+        mask(run->y + at, run->x + at, factors, count, run->self->accumulate);
     }
 }
 

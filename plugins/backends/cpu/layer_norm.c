@@ -56,7 +56,7 @@ static void normalize(const void *context, int64_t begin, int64_t end)
 }
 
 /* With g = dy w and n = (x - mean) rstd: dx = rstd (g - avg(g) - n avg(g n)). */
-FUSE_CLONES static void differentiate_row(const struct run *run, int64_t row)
+FUSE_CLONES static void normalize_backward(const struct run *run, int64_t row)
 {
     const int64_t columns = run->self->columns;
     const float *const x = run->x + row * columns, *const dy = run->dy + row * columns, *const w = run->w;
@@ -84,7 +84,7 @@ FUSE_CLONES static void differentiate_row(const struct run *run, int64_t row)
 static void differentiate(const void *context, int64_t begin, int64_t end)
 {
     for (int64_t row = begin; row < end; row++)
-        differentiate_row(context, row);
+        normalize_backward(context, row);
 }
 
 /* Row after row, a tile of columns at a time: the same sums on any number of threads. */

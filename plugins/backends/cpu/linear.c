@@ -167,7 +167,7 @@ static void destroy_weight_gradient(struct fuse_kernel *kernel)
 }
 
 /* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. */
-static int64_t choose_panel_rows(int64_t n, int64_t k)
+int64_t fuse_panel_rows(int64_t n, int64_t k)
 {
     int64_t floats = n * k / PANEL_PARTS;
     floats = floats < PANEL_MIN_FLOATS ? PANEL_MIN_FLOATS : floats;
@@ -186,7 +186,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     int64_t elements;
     if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
         return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
-    const int64_t panel_rows = choose_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
+    const int64_t panel_rows = fuse_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
     const uint64_t panel_floats = round_up((uint64_t)(panel_rows * k) * sizeof(float), 64) / sizeof(float);
     const struct fuse_operand *const out = &op->outputs[0];
     if (!is_scratch && (out->rank != 2 || out->shape[0] != n || out->shape[1] != k))

@@ -40,6 +40,8 @@ static const struct op_form forms[] = {
     [FUSERUN_OP_SELECT] = {"select", 1, 1, 1, 1, false},
     [FUSERUN_OP_SELECT_DX] = {"select_dx", 1, 1, 1, 1, true},
     [FUSERUN_OP_DROPOUT] = {"dropout", 1, 1, 1, 1, true},
+    [FUSERUN_OP_SUM_SQUARES] = {"sum_squares", 1, 1, 1, 1, false},
+    [FUSERUN_OP_LINEAR_DW_NORM] = {"linear_dw_norm", 2, 2, 1, 1, false},
 };
 
 static const struct op_form *find_form(uint32_t kind)
@@ -97,12 +99,13 @@ int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const
                            fuse_op_name(op->kind), rule);
 }
 
-/* The losses' labels and statistics are the only operands that are not float32. */
+/* The losses' labels and statistics, and sums of squares, are the only operands that are not float32. */
 static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_t index)
 {
-    const bool is_loss =
-        op->kind == FUSERUN_OP_CROSS_ENTROPY || op->kind == FUSERUN_OP_MSE || op->kind == FUSERUN_OP_SUM_LOSS;
-    if (is_loss && is_output && index == 0)
+    const bool is_sum = op->kind == FUSERUN_OP_CROSS_ENTROPY || op->kind == FUSERUN_OP_MSE ||
+                        op->kind == FUSERUN_OP_SUM_LOSS || op->kind == FUSERUN_OP_SUM_SQUARES ||
+                        op->kind == FUSERUN_OP_LINEAR_DW_NORM;
+    if (is_sum && is_output && index == 0)
         return FUSERUN_FLOAT64;
     if (op->kind == FUSERUN_OP_CROSS_ENTROPY && !is_output && index == 1)
         return FUSERUN_INT64;

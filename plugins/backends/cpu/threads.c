@@ -56,7 +56,8 @@ void fuse_threads_tasks(int thread_count, int64_t task_count, fuse_task_body *bo
         return;
     }
 #ifdef _OPENMP
-#pragma omp parallel for num_threads(thread_count) schedule(dynamic, 1)
+    const int worker_count = task_count < thread_count ? (int)task_count : thread_count;
+#pragma omp parallel for num_threads(worker_count) schedule(dynamic, 1)
     for (int64_t task = 0; task < task_count; task++)
         body(context, task, omp_get_thread_num());
 #endif

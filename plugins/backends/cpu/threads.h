@@ -16,7 +16,8 @@ typedef void fuse_range_body(const void *context, int64_t begin, int64_t end);
 void fuse_threads_split(int thread_count, int64_t count, int64_t align, int64_t serial_count, fuse_range_body *body,
                         const void *context);
 
-/* body(context, task, worker) for each task, on as many threads, in any order; worker < thread_count. */
+/* body(context, task, worker) for each task, on as many threads, in any order; worker is below
+ * both counts. */
 typedef void fuse_task_body(const void *context, int64_t task, int worker);
 void fuse_threads_tasks(int thread_count, int64_t task_count, fuse_task_body *body, const void *context);
 

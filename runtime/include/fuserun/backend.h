@@ -59,15 +59,22 @@ enum fuse_op_kind {
     FUSERUN_OP_ADD_BATCH_DW = 26,   /* dy (B, ...) -> dp, summed over the batch */
     FUSERUN_OP_SELECT = 27,         /* x (B, S, D) -> y (B, D) = x[:, integers[0]] */
     FUSERUN_OP_SELECT_DX = 28,      /* dy (B, D) -> dx (B, S, D): dy at integers[0], zero elsewhere */
-    FUSERUN_OP_DROPOUT = 29         /* x -> y: element i (of the whole tensor) is 0 if host->random_uniform(call->seed,
+    FUSERUN_OP_DROPOUT = 29,        /* x -> y: element i (of the whole tensor) is 0 if host->random_uniform(call->seed,
                                        integers[0] + call->draw, i) < p, else x / (1 - p); p = numbers[0]. Its own
                                        derivative. Element-wise */
+
+    /* For a norm over all gradients. */
+    FUSERUN_OP_SUM_SQUARES = 30,    /* g -> float64 (1): the sum of squares, in double */
+    FUSERUN_OP_LINEAR_DW_NORM = 31  /* dy (B, N), x (B, K) -> float64 (1): the sum of squares of dy^T x, which need not
+                                       exist: ||dy^T x||^2 = sum over (x x^T) o (dy dy^T), or panel by panel, whichever is
+                                       cheaper for the shape */
 };
 
 enum fuse_op_flag {
     FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB, and DROPOUT as its own derivative) */
-    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW: output 0 is scratch for worker_count panels; each finished panel goes to
-                                        call->panel and is dropped */
+    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW: output 0 is scratch for as many panels as are made at the same time, the
+                                        smaller of worker_count and panel_count; each finished panel goes to call->panel
+                                        and is dropped */
 };
 
 struct fuse_operand {
@@ -170,6 +177,9 @@ struct fuse_backend {
 
     /* Non-zero if any of count float32 is infinite or NaN. */
     int (*has_nonfinite)(void *instance, const float *values, int64_t count);
+
+    /* values (count) *= factor. [worker] if is_panel: on the calling thread. */
+    void (*scale)(void *instance, float *values, int64_t count, float factor, int is_panel);
 };
 
 #ifdef __cplusplus

@@ -1,0 +1,240 @@
+/* Sums of squares of gradients, for a norm over all of them: of one that exists, and of a linear weight's that does
+ * not.
+ *
+ * For dw = dy^T x,
+ *     ||dy^T x||^2 = trace(x^T dy dy^T x) = trace(x x^T dy dy^T) = sum over i, j of (x x^T)_ij (dy dy^T)_ij
+ * costs B^2 (N + K) / 2 multiply-adds, half of each symmetric product, dw itself B N K: with few rows the first is
+ * cheaper. Products are in float, what is summed up in double, partial sums in a fixed order. */
+#include "cpu.h"
+#include "product.h"
+#include "threads.h"
+
+#include <stdlib.h>
+
+#define CHUNK_ELEMENTS 65536
+#define BLOCK_ROWS 64
+
+struct norm {
+    struct fuse_kernel kernel;
+    fuse_task_body *body;
+    int64_t task_count;
+    int64_t count;         /* SUM_SQUARES: elements */
+    int64_t batch, n, k;   /* LINEAR_DW_NORM */
+    int64_t task_rows;     /* rows of a panel of dw, or of a block of the symmetric products */
+    uint64_t worker_bytes; /* of workspace, behind the partial sums */
+    uint64_t partial_bytes;
+    uint64_t product_bytes;         /* of it, what the products need */
+    struct fuse_product **products; /* panels: a full and a short one; blocks: x x^T and dy dy^T of each */
+    int64_t product_count;
+};
+
+/* One run. */
+struct run {
+    const struct norm *self;
+    const float *a, *b; /* g; or dy (B, N) and x (B, K) */
+    double *partials;   /* (task_count) */
+    char *scratch;      /* worker_bytes a worker */
+    struct fuse_error *error;
+    int status;
+};
+
+static uint64_t round_up(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+FUSE_CLONES static double sum_squares(const float *values, int64_t count)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sum;
+}
+
+FUSE_CLONES static double sum_products(const float *a, const float *b, int64_t count)
+{
+    double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)a[i] * (double)b[i];
+    return sum;
+}
+
+static void chunk_squares(const void *context, int64_t task, int worker)
+{
+    struct run *const run = *(struct run *const *)context;
+    const int64_t begin = task * CHUNK_ELEMENTS, left = run->self->count - begin;
+    (void)worker;
+    run->partials[task] = sum_squares(run->a + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
+}
+
+static bool run_product(struct run *run, int64_t product, int worker, const float *a, const float *b, float *c)
+{
+    const struct norm *const self = run->self;
+    struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
+    const int status = fuse_product_run(self->products[product], worker, a, b, NULL, c,
+                                        run->scratch + (uint64_t)worker * self->worker_bytes, &error);
+    if (status != FUSERUN_OK)
+        fuse_keep_failure(&run->status, run->error, status, &error);
+    return status == FUSERUN_OK;
+}
+
+/* A worker's room for the products' results, behind what the library wants. */
+static float *results_of(const struct run *run, int worker)
+{
+    return (float *)(void *)(run->scratch + (uint64_t)worker * run->self->worker_bytes + run->self->product_bytes);
+}
+
+/* Rows [begin, end) of dw, formed, squared and forgotten. */
+static void panel_squares(const void *context, int64_t task, int worker)
+{
+    struct run *const run = *(struct run *const *)context;
+    const struct norm *const self = run->self;
+    const int64_t begin = task * self->task_rows, left = self->n - begin;
+    const int64_t rows = left < self->task_rows ? left : self->task_rows;
+    float *const panel = results_of(run, worker);
+    if (run_product(run, rows < self->task_rows ? 1 : 0, worker, run->a + begin, run->b, panel))
+        run->partials[task] = sum_squares(panel, rows * self->k);
+}
+
+/* Rows [begin, end) of both symmetric products, from the diagonal on; what lies right of the diagonal block counts
+ * twice. */
+static void block_squares(const void *context, int64_t task, int worker)
+{
+    struct run *const run = *(struct run *const *)context;
+    const struct norm *const self = run->self;
+    const int64_t begin = task * self->task_rows, columns = self->batch - begin;
+    const int64_t rows = columns < self->task_rows ? columns : self->task_rows;
+    float *const inputs = results_of(run, worker), *const outputs = inputs + self->task_rows * self->batch;
+    const float *const x = run->b + begin * self->k, *const dy = run->a + begin * self->n;
+    if (!run_product(run, 2 * task, worker, x, x, inputs) || !run_product(run, 2 * task + 1, worker, dy, dy, outputs))
+        return;
+    double once = 0.0, twice = 0.0;
+    for (int64_t i = 0; i < rows; i++) {
+        once += sum_products(inputs + i * columns, outputs + i * columns, rows);
+        twice += sum_products(inputs + i * columns + rows, outputs + i * columns + rows, columns - rows);
+    }
+    run->partials[task] = once + 2.0 * twice;
+}
+
+static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                    struct fuse_error *error)
+{
+    const struct norm *const self = (const struct norm *)kernel;
+    struct run run = {.self = self,
+                      .a = call->inputs[0],
+                      .b = self->count > 0 ? NULL : call->inputs[1],
+                      .partials = call->workspace,
+                      .scratch = (char *)call->workspace + self->partial_bytes,
+                      .error = error,
+                      .status = FUSERUN_OK};
+    struct run *const context = &run;
+    fuse_threads_tasks(self->task_count > 1 ? cpu->thread_count : 1, self->task_count, self->body, &context);
+    double sum = 0.0;
+    for (int64_t i = 0; i < self->task_count && run.status == FUSERUN_OK; i++)
+        sum += run.partials[i];
+    *(double *)call->outputs[0] = sum;
+    return run.status;
+}
+
+static void destroy_norm(struct fuse_kernel *kernel)
+{
+    struct norm *const self = (struct norm *)kernel;
+    for (int64_t i = 0; i < self->product_count; i++)
+        fuse_product_free(&self->products[i]);
+    free(self->products);
+    free(self);
+}
+
+static int add_product(struct fuse_cpu *cpu, struct norm *self, const struct fuse_product_shape *shape,
+                       struct fuse_error *error)
+{
+    struct fuse_product **const product = &self->products[self->product_count];
+    FUSE_TRY(fuse_product_create(cpu->products, shape, product, error));
+    self->product_count++;
+    const uint64_t bytes = round_up(fuse_product_workspace_bytes(*product));
+    self->product_bytes = bytes > self->product_bytes ? bytes : self->product_bytes;
+    return FUSERUN_OK;
+}
+
+static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error *error)
+{
+    self->body = panel_squares;
+    self->task_rows = fuse_panel_rows(self->n, self->k);
+    self->task_count = (self->n + self->task_rows - 1) / self->task_rows;
+    struct fuse_product_shape shape = {.m = self->task_rows,
+                                       .n = self->k,
+                                       .k = self->batch,
+                                       .a_row = 1,
+                                       .a_column = self->n,
+                                       .b_row = self->k,
+                                       .b_column = 1,
+                                       .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
+    FUSE_TRY(add_product(cpu, self, &shape, error));
+    shape.m = self->n % self->task_rows;
+    if (shape.m != 0)
+        FUSE_TRY(add_product(cpu, self, &shape, error));
+    self->worker_bytes = self->product_bytes + round_up((uint64_t)(self->task_rows * self->k) * sizeof(float));
+    return FUSERUN_OK;
+}
+
+static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error *error)
+{
+    self->body = block_squares;
+    self->task_rows = self->batch < BLOCK_ROWS ? self->batch : BLOCK_ROWS;
+    self->task_count = (self->batch + self->task_rows - 1) / self->task_rows;
+    for (int64_t task = 0; task < self->task_count; task++)
+        for (int side = 0; side < 2; side++) {
+            const int64_t width = side == 0 ? self->k : self->n, columns = self->batch - task * self->task_rows;
+            const struct fuse_product_shape shape = {.m = columns < self->task_rows ? columns : self->task_rows,
+                                                     .n = columns,
+                                                     .k = width,
+                                                     .a_row = width,
+                                                     .a_column = 1,
+                                                     .b_row = 1,
+                                                     .b_column = width,
+                                                     .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
+            FUSE_TRY(add_product(cpu, self, &shape, error));
+        }
+    self->worker_bytes = self->product_bytes + round_up(2 * (uint64_t)(self->task_rows * self->batch) * sizeof(float));
+    return FUSERUN_OK;
+}
+
+int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                      struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const bool is_product = op->kind == FUSERUN_OP_LINEAR_DW_NORM;
+    struct norm *const self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
+    self->kernel.run = run_norm;
+    self->kernel.destroy = destroy_norm;
+    int status = FUSERUN_OK;
+    if (is_product) {
+        self->batch = fuse_operand_rows(&op->inputs[0]);
+        self->n = fuse_operand_columns(&op->inputs[0]);
+        self->k = fuse_operand_columns(&op->inputs[1]);
+        const bool is_few_rows = (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
+        const size_t most = 2 * (size_t)(self->batch / BLOCK_ROWS + 2);
+        self->products = calloc(most, sizeof(self->products[0]));
+        if (fuse_operand_rows(&op->inputs[1]) != self->batch)
+            status = fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K)", error);
+        else if (self->products == NULL)
+            status = fuse_fail_op_memory(cpu, most * sizeof(self->products[0]), error);
+        else
+            status = is_few_rows ? add_blocks(cpu, self, error) : add_panels(cpu, self, error);
+    } else {
+        self->body = chunk_squares;
+        self->count = fuse_operand_count(&op->inputs[0]);
+        self->task_count = (self->count + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
+    }
+    if (status != FUSERUN_OK) {
+        destroy_norm(&self->kernel);
+        return status;
+    }
+    self->partial_bytes = round_up((uint64_t)self->task_count * sizeof(double));
+    info->workspace_bytes = self->partial_bytes + (is_product ? (uint64_t)cpu->thread_count * self->worker_bytes : 0);
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}

@@ -1,0 +1,137 @@
+/* Sums of squares: of a gradient, and of a linear weight's that is never formed, by blocks and by panels. */
+#include "rig.h"
+
+#include <math.h>
+#include <string.h>
+
+static double squares(const float *values, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)values[i] * (double)values[i];
+    return sum;
+}
+
+static void sums_of_squares(void **state)
+{
+    (void)state;
+    static const int64_t counts[] = {1, 3, 17, 65535, 65536, 65537, 300001};
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct fuse_rig rig;
+        fuse_rig_open(&rig, threads);
+        for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+            float *values = fuse_random_floats(i + 1, counts[i], 3.0);
+            double *sum = fuse_guarded_new(sizeof *sum);
+            struct fuse_op op = fuse_op_new(FUSERUN_OP_SUM_SQUARES, 0);
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 1, counts[i], 0, 0));
+            fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+            const void *inputs[] = {values};
+            void *outputs[] = {sum};
+            fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+            const double expected = squares(values, counts[i]);
+            assert_true(fabs(*sum - expected) <= 1e-12 * expected);
+            fuse_guarded_free(sum, sizeof *sum);
+            fuse_guarded_free(values, (size_t)counts[i] * sizeof *values);
+        }
+        fuse_rig_close(&rig);
+    }
+}
+
+/* ||dy^T x||^2 in double, by its definition. */
+static double product_squares(const float *dy, const float *x, int64_t batch, int64_t n, int64_t k)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < k; j++) {
+            double element = 0;
+            for (int64_t b = 0; b < batch; b++)
+                element += (double)dy[b * n + i] * (double)x[b * k + j];
+            sum += element * element;
+        }
+    return sum;
+}
+
+static void norms_of_gradients_that_do_not_exist(void **state)
+{
+    (void)state;
+    /* few rows (blocks of the symmetric products, one and several, ragged), many rows (panels, one and several) */
+    static const int64_t shapes[][3] = {{1, 5, 7},       {3, 64, 70}, {31, 130, 65}, {64, 300, 200},  {65, 300, 200},
+                                        {130, 400, 330}, {40, 3, 5},  {257, 33, 17}, {300, 1030, 70}, {9, 1, 1}};
+    double first[sizeof shapes / sizeof shapes[0]] = {0};
+    for (uint32_t threads = 1; threads <= 3; threads++) {
+        struct fuse_rig rig;
+        fuse_rig_open(&rig, threads);
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            const int64_t batch = shapes[i][0], n = shapes[i][1], k = shapes[i][2];
+            float *dy = fuse_random_floats(2 * i + 1, batch * n, 1.0),
+                  *x = fuse_random_floats(2 * i + 2, batch * k, 1.0);
+            double *sum = fuse_guarded_new(sizeof *sum);
+            struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DW_NORM, 0);
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, batch, n, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, batch, k, 0));
+            fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+            const void *inputs[] = {dy, x};
+            void *outputs[] = {sum};
+            fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+            /* the products are float32 sums of up to max(n, k, batch) terms */
+            assert_true(fabs(*sum - product_squares(dy, x, batch, n, k)) <= 1e-5 * *sum);
+            if (threads == 1)
+                first[i] = *sum;
+            assert_memory_equal(&first[i], sum, sizeof *sum); /* whatever the number of threads */
+            fuse_guarded_free(sum, sizeof *sum);
+            fuse_guarded_free(dy, (size_t)(batch * n) * sizeof *dy);
+            fuse_guarded_free(x, (size_t)(batch * k) * sizeof *x);
+        }
+        fuse_rig_close(&rig);
+    }
+}
+
+static void a_nan_is_seen(void **state)
+{
+    (void)state;
+    struct fuse_rig rig;
+    fuse_rig_open(&rig, 1);
+    float *dy = fuse_random_floats(1, 6 * 40, 1.0), *x = fuse_random_floats(2, 6 * 30, 1.0);
+    dy[17] = NAN;
+    double *sum = fuse_guarded_new(sizeof *sum);
+    struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DW_NORM, 0);
+    fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, 6, 40, 0));
+    fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, 6, 30, 0));
+    fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+    const void *inputs[] = {dy, x};
+    void *outputs[] = {sum};
+    fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+    assert_true(isnan(*sum));
+    fuse_guarded_free(sum, sizeof *sum);
+    fuse_guarded_free(dy, 6 * 40 * sizeof *dy);
+    fuse_guarded_free(x, 6 * 30 * sizeof *x);
+    fuse_rig_close(&rig);
+}
+
+static void scaling(void **state)
+{
+    (void)state;
+    struct fuse_rig rig;
+    fuse_rig_open(&rig, 2);
+    for (int is_panel = 0; is_panel < 2; is_panel++) {
+        float *values = fuse_random_floats(4, 200001, 2.0), *kept = fuse_random_floats(4, 200001, 2.0);
+        rig.backend->scale(rig.instance, values, 200000, 0.3f, is_panel);
+        for (int i = 0; i < 200000; i++)
+            assert_true(values[i] == kept[i] * 0.3f);
+        assert_true(values[200000] == kept[200000]);
+        fuse_guarded_free(values, 200001 * sizeof *values);
+        fuse_guarded_free(kept, 200001 * sizeof *kept);
+    }
+    fuse_rig_close(&rig);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_of_squares),
+        cmocka_unit_test(norms_of_gradients_that_do_not_exist),
+        cmocka_unit_test(a_nan_is_seen),
+        cmocka_unit_test(scaling),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
