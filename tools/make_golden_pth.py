@@ -103,6 +103,13 @@ def old_vit():
     return state
 
 
+def mlp():
+    """For the mlp of sizes 12, 24, 4, in every floating-point type and with transposed strides."""
+    state = {"layers.0.weight": ramp(12, 24, dtype=torch.float16).t(), "layers.0.bias": ramp(24, dtype=torch.float64),
+             "layers.1.weight": ramp(4, 24, dtype=torch.bfloat16), "layers.1.bias": ramp(4)}
+    return {"epoch": 5, "state_dict": state, "optimizer": {"state": {}, "param_groups": [{"lr": 0.1}]}}
+
+
 FILES = {
     "plain": plain()[1],
     "nested": nested(),
@@ -112,6 +119,7 @@ FILES = {
     "shapes": shapes(),
     "old_vit": old_vit(),
     "parameter": torch.nn.Parameter(ramp(2, 3)),
+    "mlp": mlp(),
     "list": [ramp(2), (ramp(3), {"a": {7: ramp(1)}})],
 }
 

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 static const char *const golden[] = {"plain",  "nested",  "two",       "views", "types",
-                                     "shapes", "old_vit", "parameter", "list"};
+                                     "shapes", "old_vit", "parameter", "mlp",   "list"};
 enum { GOLDEN_COUNT = sizeof golden / sizeof golden[0] };
 
 static char path[64];
