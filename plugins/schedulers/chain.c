@@ -8,7 +8,7 @@
 struct chain {
     const struct fuse_host *host;
     size_t count;
-    const struct fuse_schedule *stages[]; /* the host's */
+    struct fuse_schedule *stages[]; /* the host's */
 };
 
 static const struct fuse_option options[] = {
@@ -70,12 +70,20 @@ static double momentum(const void *instance, const struct fuse_schedule_query *q
     return query->base;
 }
 
+static void observe(void *instance, const struct fuse_schedule_observation *observation)
+{
+    const struct chain *const self = instance;
+    for (size_t i = 0; i < self->count; i++)
+        self->host->schedule_observe(self->stages[i], observation);
+}
+
 static const struct fuse_scheduler scheduler = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, warn),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, observe),
     .create = create,
     .destroy = free,
     .value = value,
     .cycles_momentum = cycles_momentum,
     .momentum = momentum,
+    .observe = observe,
 };
 FUSERUN_SCHEDULER(chain, "1.0.0", "MIT", "the product of several schedules", options, scheduler)

@@ -4,6 +4,8 @@
 struct constant {
     double factor;
     int64_t total_iters;
+    int64_t length;
+    uint32_t unit_is_epoch;
 };
 
 static const struct fuse_option options[] = {
@@ -16,12 +18,13 @@ static const struct fuse_option options[] = {
 static int create(const struct fuse_host *host, const struct fuse_options *values,
                   const struct fuse_schedule_context *context, void **instance, struct fuse_error *error)
 {
-    (void)context;
     struct constant *const self = curve_new(host, sizeof *self, error);
     if (self == NULL)
         return FUSERUN_ERROR_MEMORY;
     self->factor = host->option_number(values, "factor");
     self->total_iters = host->option_integer(values, "total_iters");
+    self->length = context->length;
+    self->unit_is_epoch = context->unit_is_epoch;
     *instance = self;
     return FUSERUN_OK;
 }
@@ -37,6 +40,9 @@ static void warn(const void *instance, char *text, size_t size)
     const struct constant *const self = instance;
     if (self->factor == 0)
         (void)snprintf(text, size, "factor = 0: the first %lld values are 0", (long long)self->total_iters);
+    else if (self->total_iters > self->length && self->factor != 1)
+        (void)snprintf(text, size, "total_iters = %lld: only %lld %s run here, so the base value is never reached",
+                       (long long)self->total_iters, (long long)self->length, curve_unit(self->unit_is_epoch));
 }
 
 static const struct fuse_scheduler scheduler = {

@@ -51,4 +51,5 @@ static const struct fuse_scheduler scheduler = {
     .destroy = free,
     .value = value,
 };
-FUSERUN_SCHEDULER(cosine_restarts, "1.0.0", "MIT", "cosines with warm restarts", options, scheduler)
+FUSERUN_SCHEDULER_THAT(FUSERUN_SCHEDULER_RISES, cosine_restarts, "1.0.0", "MIT", "cosines with warm restarts", options,
+                       scheduler)

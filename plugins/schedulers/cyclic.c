@@ -118,4 +118,5 @@ static const struct fuse_scheduler scheduler = {
     .cycles_momentum = cycles_momentum,
     .momentum = momentum,
 };
-FUSERUN_SCHEDULER(cyclic, "1.0.0", "MIT", "a triangle between two values, over and over", options, scheduler)
+FUSERUN_SCHEDULER_THAT(FUSERUN_SCHEDULER_RISES, cyclic, "1.0.0", "MIT", "a triangle between two values, over and over",
+                       options, scheduler)

@@ -132,6 +132,9 @@ static void warn(const void *instance, char *text, size_t size)
         (void)snprintf(text, size,
                        "the cycle ends after total_steps = %lld, and %lld %s run here: its last value holds",
                        (long long)self->total_steps, (long long)self->length, curve_unit(self->unit_is_epoch));
+    else if (self->phases[0].end > (double)(self->length - 1))
+        (void)snprintf(text, size, "only %lld %s of total_steps = %lld run here, so max_lr is never reached",
+                       (long long)self->length, curve_unit(self->unit_is_epoch), (long long)self->total_steps);
 }
 
 static const struct fuse_scheduler scheduler = {

@@ -1,10 +1,10 @@
 /* sequential (SequentialLR): one stage after another. Stage i runs on position - milestones[i - 1], so each starts at
  * its own position 0, however deep it stands. A stage is told the positions up to its milestone as its length, the last
- * one the rest of the schedule. */
+ * one the rest of the schedule. An evaluation is told to the stage of the coming update, and to no other. */
 #include "curve.h"
 
 struct stage {
-    const struct fuse_schedule *schedule; /* the host's */
+    struct fuse_schedule *schedule; /* the host's */
     int64_t begin;
 };
 
@@ -66,17 +66,23 @@ static int create(const struct fuse_host *host, const struct fuse_options *value
     return FUSERUN_OK;
 }
 
+static const struct stage *stage_at(const struct sequential *self, int64_t position)
+{
+    size_t i = self->count - 1;
+    while (i > 0 && position < self->stages[i].begin)
+        i--;
+    return &self->stages[i];
+}
+
 /* The stage that runs at query->position, and the query as that stage sees it. */
 static const struct fuse_schedule *active(const struct sequential *self, const struct fuse_schedule_query *query,
                                           struct fuse_schedule_query *local)
 {
-    size_t i = self->count - 1;
-    while (i > 0 && query->position < self->stages[i].begin)
-        i--;
+    const struct stage *const stage = stage_at(self, query->position);
     *local = *query;
     local->struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_query, option);
-    local->position -= self->stages[i].begin;
-    return self->stages[i].schedule;
+    local->position -= stage->begin;
+    return stage->schedule;
 }
 
 static double value(const void *instance, const struct fuse_schedule_query *query)
@@ -104,6 +110,16 @@ static double momentum(const void *instance, const struct fuse_schedule_query *q
     return self->host->schedule_momentum(schedule, &local);
 }
 
+static void observe(void *instance, const struct fuse_schedule_observation *observation)
+{
+    const struct sequential *const self = instance;
+    const struct stage *const stage = stage_at(self, observation->position);
+    struct fuse_schedule_observation local = *observation;
+    local.struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_observation, value);
+    local.position -= stage->begin;
+    self->host->schedule_observe(stage->schedule, &local);
+}
+
 static void warn(const void *instance, char *text, size_t size)
 {
     const struct sequential *const self = instance;
@@ -117,12 +133,13 @@ static void warn(const void *instance, char *text, size_t size)
 }
 
 static const struct fuse_scheduler scheduler = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, warn),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, observe),
     .create = create,
     .destroy = free,
     .value = value,
     .cycles_momentum = cycles_momentum,
     .momentum = momentum,
     .warn = warn,
+    .observe = observe,
 };
 FUSERUN_SCHEDULER(sequential, "1.0.0", "MIT", "one schedule after another", options, scheduler)

@@ -69,6 +69,8 @@ bool fuse_component_find_option(const struct fuse_component *component, const ch
  * says what is wrong and what is allowed. */
 int fuse_value_parse(struct fuse_arena *arena, struct fuse_value *value, const char *text, const char *folder,
                      struct fuse_text *message);
+/* Whether a value lies in a range as plugins write it, "[0, 1)"; NULL: any finite one does. */
+bool fuse_range_holds(const char *text, double value);
 /* As a config would have it. */
 void fuse_value_format(const struct fuse_value *value, struct fuse_text *text);
 struct fuse_value *fuse_options_value(const struct fuse_options *options, const char *key);

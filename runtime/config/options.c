@@ -137,6 +137,25 @@ int fuse_options_flat_index(const struct fuse_component *component, const char *
     return -1;
 }
 
+bool fuse_options_flat_fits(const struct fuse_component *component, int index, double value, const char **range)
+{
+    struct fuse_option option;
+    int count = 0;
+    const char *unheard;
+    range = range != NULL ? range : &unheard;
+    *range = NULL;
+    for (size_t i = 0; i < component->option_count; i++) {
+        if (!fuse_component_option(component, i, &option))
+            continue;
+        count += (int)flat_width(&option);
+        if (index >= count)
+            continue;
+        *range = option.range;
+        return fuse_range_holds(option.range, value);
+    }
+    return false;
+}
+
 /* ---- from pairs ----------------------------------------------------------------------------------------------------
  */
 

@@ -1,4 +1,5 @@
-/* Typed values of one section: what the host's option_* services read, and the flat list of numbers that optimizers get. */
+/* Typed values of one section: what the host's option_* services read, and the flat list of numbers that optimizers
+ * get. */
 #ifndef FUSE_CONFIG_OPTIONS_H
 #define FUSE_CONFIG_OPTIONS_H
 
@@ -27,6 +28,10 @@ size_t fuse_options_flatten(const struct fuse_component *component, const struct
 /* The index in that list of the number called `name` (an option's key, or an element of a fixed list: "beta1"); -1 if
  * there is none. *is_schedulable (may be NULL) tells whether a scheduler may drive it. */
 int fuse_options_flat_index(const struct fuse_component *component, const char *name, bool *is_schedulable);
+
+/* Whether a value lies in the range that the component declares for number `index` of that list. *range (may be NULL):
+ * as the component writes it; NULL if any finite number will do. */
+bool fuse_options_flat_fits(const struct fuse_component *component, int index, double value, const char **range);
 
 /* Values from a list of "key=value" texts, for tests and tools: checked exactly as a config would be. */
 int fuse_options_from_pairs(const struct fuse_component *component, const char *const *pairs, size_t pair_count,

@@ -97,6 +97,12 @@ static bool is_in(const struct range *range, double value)
     return is_above && is_below;
 }
 
+bool fuse_range_holds(const char *text, double value)
+{
+    struct range range;
+    return text == NULL ? isfinite(value) : parse_range(text, &range) && is_in(&range, value);
+}
+
 /* What a number must be, for a message: "a number in [0, 1)". */
 static void add_wanted(struct fuse_text *message, const char *noun, const struct fuse_option *option)
 {

@@ -68,6 +68,28 @@ static void report_schedule(const struct fuse_config *config, struct fuse_diagno
                        cause->text);
 }
 
+struct metric_target {
+    const struct fuse_config *config;
+    struct fuse_diagnostics *diagnostics;
+};
+
+/* A metric that the run will never have would leave its schedule where it starts, silently. */
+static void check_metric(void *user, const char *section, const char *metric)
+{
+    const struct metric_target *target = user;
+    const struct fuse_options *loss = fuse_config_options(target->config, "loss");
+    const char *kind = loss != NULL ? fuse_option_text(loss, "kind") : NULL;
+    if (strcmp(metric, "eval_loss") != 0 && strcmp(metric, "eval_accuracy") != 0)
+        fuse_config_report(target->config, target->diagnostics, section, "metric",
+                           "the schedule follows '%s', but evaluations give eval_loss and eval_accuracy", metric);
+    else if (fuse_config_options(target->config, "eval") == NULL)
+        fuse_config_report(target->config, target->diagnostics, section, "metric",
+                           "the schedule follows %s, but the config has no [eval] section to give it", metric);
+    else if (strcmp(metric, "eval_accuracy") == 0 && kind != NULL && strcmp(kind, "cross_entropy") != 0)
+        fuse_config_report(target->config, target->diagnostics, section, "metric",
+                           "there is no eval_accuracy with loss.kind = %s; eval_loss is always there", kind);
+}
+
 /* One root section, if it is there. */
 static int add_section(struct fuse_clock *clock, const struct fuse_config *config, const char *section,
                        struct fuse_diagnostics *diagnostics, struct fuse_error *error)
@@ -89,12 +111,15 @@ static int add_section(struct fuse_clock *clock, const struct fuse_config *confi
     clock->schedules = schedules;
     struct fuse_error cause = FUSE_ERROR_INIT;
     struct fuse_schedule *schedule = NULL;
-    const int status = fuse_schedule_build(&source, section, length, unit_is_epoch, &schedule, &cause);
+    const int status =
+        fuse_schedule_build(&source, section, length, unit_is_epoch, clock->updates_per_epoch, &schedule, &cause);
     if (status != FUSERUN_OK) {
         report_schedule(config, diagnostics, section, &cause);
         return FUSERUN_OK; /* the other sections may have mistakes of their own to tell */
     }
     schedules[clock->schedule_count++] = schedule;
+    struct metric_target target = {config, diagnostics};
+    fuse_schedule_metrics(schedule, check_metric, &target);
     for (size_t i = 0; i < driven_count; i++)
         FUSE_TRY(add_curve(clock, section, driven[i], schedule, unit_is_epoch, error));
     if (fuse_schedule_cycles_momentum(schedule))
@@ -272,26 +297,31 @@ int fuse_clock_bind(struct fuse_clock *clock, const struct fuse_dict *dict, cons
     return make_columns(clock, dict, error);
 }
 
-struct warning_target {
-    const struct fuse_config *config;
-    struct fuse_diagnostics *diagnostics;
-};
-
-static void warn(void *user, const char *section, const char *text)
-{
-    const struct warning_target *target = user;
-    fuse_config_warn(target->config, target->diagnostics, section, "plugin", "%s", text);
-}
-
-void fuse_clock_warn(const struct fuse_clock *clock, const struct fuse_config *config,
-                     struct fuse_diagnostics *diagnostics)
-{
-    struct warning_target target = {config, diagnostics};
-    for (size_t i = 0; i < clock->schedule_count; i++)
-        fuse_schedule_warnings(clock->schedules[i], warn, &target);
-}
-
 /* ---- the values ---------------------------------------------------------------------------------------------- */
+
+static int64_t position_of(const struct fuse_clock *clock, bool unit_is_epoch)
+{
+    return unit_is_epoch ? clock->completed_updates / clock->updates_per_epoch : clock->completed_updates;
+}
+
+struct fuse_schedule_query fuse_clock_query(const struct fuse_clock *clock, const struct fuse_clock_curve *curve,
+                                            const struct fuse_dict *dict, uint32_t group)
+{
+    return (struct fuse_schedule_query){
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_query, option),
+        .group_index = group,
+        .position = position_of(clock, curve->unit_is_epoch),
+        .base = dict->groups[group].base[curve->hyper[group]],
+        .group = dict->groups[group].name,
+        .option = driven_name(curve, &dict->groups[group]),
+    };
+}
+
+double fuse_clock_curve_value(const struct fuse_clock_curve *curve, const struct fuse_schedule_query *query)
+{
+    return curve->option != NULL ? fuse_schedule_value(curve->schedule, query)
+                                 : fuse_schedule_momentum(curve->schedule, query);
+}
 
 int fuse_clock_apply(const struct fuse_clock *clock, struct fuse_dict *dict, struct fuse_error *error)
 {
@@ -299,22 +329,12 @@ int fuse_clock_apply(const struct fuse_clock *clock, struct fuse_dict *dict, str
         memcpy(dict->groups[g].hyper, dict->groups[g].base, sizeof dict->groups[g].hyper);
     for (size_t c = 0; c < clock->curve_count; c++) {
         const struct fuse_clock_curve *curve = &clock->curves[c];
-        const int64_t position =
-            curve->unit_is_epoch ? clock->completed_updates / clock->updates_per_epoch : clock->completed_updates;
         for (uint32_t g = 0; g < dict->group_count; g++) {
             struct fuse_group *group = &dict->groups[g];
             if (curve->hyper[g] < 0 || group->parameter_count == 0)
                 continue;
-            const struct fuse_schedule_query query = {
-                .struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_query, option),
-                .group_index = g,
-                .position = position,
-                .base = group->base[curve->hyper[g]],
-                .group = group->name,
-                .option = driven_name(curve, group),
-            };
-            const double value = curve->option != NULL ? fuse_schedule_value(curve->schedule, &query)
-                                                       : fuse_schedule_momentum(curve->schedule, &query);
+            const struct fuse_schedule_query query = fuse_clock_query(clock, curve, dict, g);
+            const double value = fuse_clock_curve_value(curve, &query);
             if (!fuse_number_is_finite(value))
                 return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
                                  "[%s] gives group '%s' a value of %s that is not finite at step %" PRId64,
@@ -323,6 +343,71 @@ int fuse_clock_apply(const struct fuse_clock *clock, struct fuse_dict *dict, str
         }
     }
     return FUSERUN_OK;
+}
+
+/* ---- evaluations --------------------------------------------------------------------------------------------- */
+
+void fuse_clock_observe(struct fuse_clock *clock, const char *metric, double value)
+{
+    for (size_t i = 0; i < clock->schedule_count; i++) {
+        bool unit_is_epoch = false;
+        for (size_t c = 0; c < clock->curve_count; c++)
+            if (clock->curves[c].schedule == clock->schedules[i])
+                unit_is_epoch = clock->curves[c].unit_is_epoch; /* that of the section, which the curves share */
+        const struct fuse_schedule_observation observation = {
+            .struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_observation, value),
+            .position = position_of(clock, unit_is_epoch),
+            .metric = metric,
+            .value = value,
+        };
+        fuse_schedule_observe(clock->schedules[i], &observation);
+    }
+}
+
+size_t fuse_clock_state_count(const struct fuse_clock *clock)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < clock->schedule_count; i++)
+        count += fuse_schedule_state_count(clock->schedules[i]);
+    return count;
+}
+
+void fuse_clock_get_state(const struct fuse_clock *clock, double *values)
+{
+    for (size_t i = 0; i < clock->schedule_count; i++) {
+        fuse_schedule_get_state(clock->schedules[i], values);
+        values += fuse_schedule_state_count(clock->schedules[i]);
+    }
+}
+
+int fuse_clock_set_state(struct fuse_clock *clock, const double *values, struct fuse_error *error)
+{
+    for (size_t i = 0; i < clock->schedule_count; i++) {
+        FUSE_TRY(fuse_schedule_set_state(clock->schedules[i], values, error));
+        values += fuse_schedule_state_count(clock->schedules[i]);
+    }
+    return FUSERUN_OK;
+}
+
+/* ---- what is shown ------------------------------------------------------------------------------------------- */
+
+struct notes {
+    const char *prefix;
+    struct fuse_text *text;
+};
+
+static void add_note(void *user, const char *section, const char *metric)
+{
+    const struct notes *notes = user;
+    fuse_text_addf(notes->text, "%s[%s] follows %s: its values are shown as if that kept improving\n", notes->prefix,
+                   section, metric);
+}
+
+void fuse_clock_add_notes(const struct fuse_clock *clock, const char *prefix, struct fuse_text *text)
+{
+    struct notes notes = {prefix, text};
+    for (size_t i = 0; i < clock->schedule_count; i++)
+        fuse_schedule_metrics(clock->schedules[i], add_note, &notes);
 }
 
 size_t fuse_clock_column_count(const struct fuse_clock *clock)

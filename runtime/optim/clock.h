@@ -2,7 +2,7 @@
  *
  * The clock counts completed updates. Before each update's backward pass fuse_clock_apply() sets every group's options:
  * the base values from the config, and over them what the schedules say for this moment. Nothing else moves an option,
- * and nothing is stepped: the same count always gives the same values. */
+ * and nothing is stepped: the same count, and the same evaluations so far, always give the same values. */
 #ifndef FUSE_OPTIM_CLOCK_H
 #define FUSE_OPTIM_CLOCK_H
 
@@ -52,13 +52,34 @@ void fuse_clock_free(struct fuse_clock **clock);
 int fuse_clock_bind(struct fuse_clock *clock, const struct fuse_dict *dict, const struct fuse_config *config,
                     struct fuse_diagnostics *diagnostics, struct fuse_error *error);
 
-/* What a user should know of the curves before a run. */
-void fuse_clock_warn(const struct fuse_clock *clock, const struct fuse_config *config,
-                     struct fuse_diagnostics *diagnostics);
+/* clock_check.c: asks for every update's values (of very long runs for some). A value that is not finite, or outside
+ * what the optimizer's option allows, goes to diagnostics as an error, and then the result is FUSERUN_ERROR_CONFIG;
+ * what a user should know of the curves (they rise again, the first lr is 0, ...) as a warning. */
+int fuse_clock_check(const struct fuse_clock *clock, const struct fuse_dict *dict, const struct fuse_config *config,
+                     struct fuse_diagnostics *diagnostics, struct fuse_error *error);
 
 /* Sets all groups' options for the update that follows completed_updates. Fails only where a schedule's value is not
  * finite. [no-alloc] */
 int fuse_clock_apply(const struct fuse_clock *clock, struct fuse_dict *dict, struct fuse_error *error);
+
+/* What an evaluation after completed_updates gave, to the schedules that follow it. metric: "eval_loss",
+ * "eval_accuracy". [no-alloc] */
+void fuse_clock_observe(struct fuse_clock *clock, const char *metric, double value);
+
+/* What those schedules keep of it: the only part of the clock, besides completed_updates, that a checkpoint has to
+ * hold. set_state refuses values that get_state cannot have given. */
+size_t fuse_clock_state_count(const struct fuse_clock *clock);
+void fuse_clock_get_state(const struct fuse_clock *clock, double *values);
+int fuse_clock_set_state(struct fuse_clock *clock, const double *values, struct fuse_error *error);
+
+/* Adds a line for each stage whose values depend on evaluations, so that whoever shows values ahead of a run can say
+ * so. */
+void fuse_clock_add_notes(const struct fuse_clock *clock, const char *prefix, struct fuse_text *text);
+
+/* Of one curve for one group that it drives: the question as the schedule gets it, and the answer. */
+struct fuse_schedule_query fuse_clock_query(const struct fuse_clock *clock, const struct fuse_clock_curve *curve,
+                                            const struct fuse_dict *dict, uint32_t group);
+double fuse_clock_curve_value(const struct fuse_clock_curve *curve, const struct fuse_schedule_query *query);
 
 /* The columns' present values. */
 size_t fuse_clock_column_count(const struct fuse_clock *clock);

@@ -8,7 +8,8 @@
 #include <string.h>
 
 struct fuse_schedule {
-    struct fuse_scheduler api; /* a copy: what an older plugin does not have reads as NULL */
+    struct fuse_scheduler api;              /* a copy: what an older plugin does not have reads as NULL */
+    const struct fuse_component *component; /* its owner's */
     void *instance;
     bool is_created;
     char *section;
@@ -22,6 +23,7 @@ struct build {
     const struct fuse_schedule_source *source;
     const char *root_section;
     uint32_t unit_is_epoch;
+    int64_t updates_per_epoch;
     int stage_count;
     char fault[sizeof((struct fuse_error *)0)->key]; /* the "SECTION|KEY" of an error that is on its way up */
 };
@@ -95,6 +97,7 @@ static int create_instance(struct build *build, struct fuse_schedule *node, int6
     if (component->kind != FUSERUN_KIND_SCHEDULER || component->api == NULL)
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, "plugin", "'%s' is no scheduler", component->name);
 
+    node->component = component;
     const struct fuse_scheduler *const api = component->api;
     memcpy(&node->api, api, api->struct_size < sizeof node->api ? api->struct_size : sizeof node->api);
     const size_t needed = FUSERUN_STRUCT_SIZE(fuse_scheduler, value);
@@ -106,10 +109,11 @@ static int create_instance(struct build *build, struct fuse_schedule *node, int6
 
     struct frame frame = {build, node, depth};
     const struct fuse_schedule_context context = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_context, host_data),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_schedule_context, updates_per_epoch),
         .unit_is_epoch = build->unit_is_epoch,
         .length = length > 0 ? length : 1,
         .host_data = &frame,
+        .updates_per_epoch = build->updates_per_epoch > 0 ? build->updates_per_epoch : 1,
     };
     const int status = node->api.create(fuse_host(), options, &context, &node->instance, error);
     node->is_created = status == FUSERUN_OK;
@@ -147,17 +151,22 @@ out:
 }
 
 int fuse_schedule_build(const struct fuse_schedule_source *source, const char *section, int64_t length,
-                        bool unit_is_epoch, struct fuse_schedule **schedule, struct fuse_error *error)
+                        bool unit_is_epoch, int64_t updates_per_epoch, struct fuse_schedule **schedule,
+                        struct fuse_error *error)
 {
     static const struct fuse_schedule_services services = {
         .create = service_create,
         .value = fuse_schedule_value,
         .momentum = fuse_schedule_momentum,
         .cycles_momentum = fuse_schedule_cycles_momentum,
+        .observe = fuse_schedule_observe,
     };
     fuse_host_set_schedule_services(&services);
     struct fuse_error unheard = FUSE_ERROR_INIT;
-    struct build build = {.source = source, .root_section = section, .unit_is_epoch = unit_is_epoch};
+    struct build build = {.source = source,
+                          .root_section = section,
+                          .unit_is_epoch = unit_is_epoch,
+                          .updates_per_epoch = updates_per_epoch};
     if (error == NULL)
         error = &unheard;
     error->key[0] = error->text[0] = '\0'; /* so that a plugin that fails without a word is noticed */
@@ -183,9 +192,25 @@ void fuse_schedule_free(struct fuse_schedule **schedule)
 
 /* ---- asking --------------------------------------------------------------------------------------------------- */
 
+/* Set while fuse_schedule_culprit() asks: the first schedule that answers with a wrong value, which is the deepest,
+ * since a stage answers before what is made of it. */
+struct watch {
+    bool (*is_wrong)(void *user, double value);
+    void *user;
+    const struct fuse_schedule *culprit;
+};
+static struct watch *watch;
+
+static double watched(const struct fuse_schedule *schedule, double value)
+{
+    if (watch != NULL && watch->culprit == NULL && watch->is_wrong(watch->user, value))
+        watch->culprit = schedule;
+    return value;
+}
+
 double fuse_schedule_value(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query)
 {
-    return schedule->api.value(schedule->instance, query);
+    return watched(schedule, schedule->api.value(schedule->instance, query));
 }
 
 int fuse_schedule_cycles_momentum(const struct fuse_schedule *schedule)
@@ -195,7 +220,101 @@ int fuse_schedule_cycles_momentum(const struct fuse_schedule *schedule)
 
 double fuse_schedule_momentum(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query)
 {
-    return fuse_schedule_cycles_momentum(schedule) ? schedule->api.momentum(schedule->instance, query) : query->base;
+    if (!fuse_schedule_cycles_momentum(schedule))
+        return query->base;
+    return watched(schedule, schedule->api.momentum(schedule->instance, query));
+}
+
+/* The option that the schedule cannot be without is the one that makes its curve; where there are several, or none, no
+ * single one can be blamed. */
+static const char *option_to_name(const struct fuse_component *component)
+{
+    const char *key = NULL;
+    for (uint32_t i = 0; i < component->option_count; i++) {
+        const struct fuse_option *const option =
+            (const void *)((const char *)component->options + (size_t)i * component->option_stride);
+        if ((option->flags & FUSERUN_OPTION_REQUIRED) == 0)
+            continue;
+        if (key != NULL)
+            return "plugin";
+        key = option->key;
+    }
+    return key != NULL ? key : "plugin";
+}
+
+const char *fuse_schedule_culprit(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query,
+                                  bool is_momentum, bool (*is_wrong)(void *user, double value), void *user,
+                                  const char **key)
+{
+    struct watch watching = {.is_wrong = is_wrong, .user = user};
+    watch = &watching;
+    (void)(is_momentum ? fuse_schedule_momentum(schedule, query) : fuse_schedule_value(schedule, query));
+    watch = NULL;
+    const struct fuse_schedule *const culprit = watching.culprit != NULL ? watching.culprit : schedule;
+    *key = option_to_name(culprit->component);
+    return culprit->section;
+}
+
+bool fuse_schedule_rises(const struct fuse_schedule *schedule)
+{
+    bool rises = (schedule->component->capabilities & FUSERUN_SCHEDULER_RISES) != 0;
+    for (const struct fuse_schedule *stage = schedule->first_stage; stage != NULL && !rises; stage = stage->next)
+        rises = fuse_schedule_rises(stage);
+    return rises;
+}
+
+/* ---- evaluations ---------------------------------------------------------------------------------------------- */
+
+void fuse_schedule_metrics(const struct fuse_schedule *schedule,
+                           void (*each)(void *user, const char *section, const char *metric), void *user)
+{
+    const char *const metric = schedule->api.metric != NULL ? schedule->api.metric(schedule->instance) : NULL;
+    if (metric != NULL)
+        each(user, schedule->section, metric);
+    for (const struct fuse_schedule *stage = schedule->first_stage; stage != NULL; stage = stage->next)
+        fuse_schedule_metrics(stage, each, user);
+}
+
+void fuse_schedule_observe(struct fuse_schedule *schedule, const struct fuse_schedule_observation *observation)
+{
+    if (schedule->api.observe != NULL)
+        schedule->api.observe(schedule->instance, observation);
+}
+
+static size_t own_state_count(const struct fuse_schedule *schedule)
+{
+    return schedule->api.get_state != NULL && schedule->api.set_state != NULL ? schedule->api.state_count : 0;
+}
+
+size_t fuse_schedule_state_count(const struct fuse_schedule *schedule)
+{
+    size_t count = own_state_count(schedule);
+    for (const struct fuse_schedule *stage = schedule->first_stage; stage != NULL; stage = stage->next)
+        count += fuse_schedule_state_count(stage);
+    return count;
+}
+
+void fuse_schedule_get_state(const struct fuse_schedule *schedule, double *values)
+{
+    if (own_state_count(schedule) > 0)
+        schedule->api.get_state(schedule->instance, values);
+    values += own_state_count(schedule);
+    for (const struct fuse_schedule *stage = schedule->first_stage; stage != NULL; stage = stage->next) {
+        fuse_schedule_get_state(stage, values);
+        values += fuse_schedule_state_count(stage);
+    }
+}
+
+int fuse_schedule_set_state(struct fuse_schedule *schedule, const double *values, struct fuse_error *error)
+{
+    if (own_state_count(schedule) > 0)
+        FUSE_TRY(schedule->api.set_state(fuse_host(), schedule->instance, values, error));
+    values += own_state_count(schedule);
+    for (struct fuse_schedule *stage = schedule->first_stage; stage != NULL; stage = stage->next) {
+        FUSE_TRY(fuse_schedule_set_state(stage, values, error));
+        values += fuse_schedule_state_count(stage);
+    }
+    return FUSERUN_OK;
 }
 
 const char *fuse_schedule_momentum_section(const struct fuse_schedule *schedule)

@@ -1,7 +1,7 @@
 /* optim/schedule - a schedule as a tree: the component behind [scheduler], its instance, and below it the stages that
  * it made from their own sections. Owns the instances; the components and the options stay their owners'. Built once
  * from a config (or from what a test gives), then only asked: a question changes nothing, whatever the order of
- * questions.
+ * questions. What an evaluation found is told to it in between (plateau), and only that moves its state.
  *
  * It provides the host's schedule_* services, so that a plugin that combines schedules makes and asks its stages
  * through the same functions. Uses plugin/ (the host table) and base/, and knows no plugin by name. */
@@ -30,7 +30,8 @@ struct fuse_schedule_source {
  * error->key is "SECTION|KEY": the section whose options are wrong, perhaps a stage's, and the option (nothing behind
  * the bar if the whole section is at fault, and the root's section if the name is too long for the key). */
 int fuse_schedule_build(const struct fuse_schedule_source *source, const char *section, int64_t length,
-                        bool unit_is_epoch, struct fuse_schedule **schedule, struct fuse_error *error);
+                        bool unit_is_epoch, int64_t updates_per_epoch, struct fuse_schedule **schedule,
+                        struct fuse_error *error);
 void fuse_schedule_free(struct fuse_schedule **schedule);
 
 /* The driven option's value and, where a schedule cycles it, the momentum's; the latter is query->base where none does.
@@ -42,6 +43,27 @@ int fuse_schedule_cycles_momentum(const struct fuse_schedule *schedule);
 /* The section of the first component that moves the momentum, borrowed: what an error about it should name. NULL: none.
  */
 const char *fuse_schedule_momentum_section(const struct fuse_schedule *schedule);
+
+/* Where a value comes from that it should not have: the deepest section whose own value is_wrong too, and the option of
+ * it to name ("plugin" if none stands out). Both borrowed; for messages, so on the main thread only. */
+const char *fuse_schedule_culprit(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query,
+                                  bool is_momentum, bool (*is_wrong)(void *user, double value), void *user,
+                                  const char **key);
+
+/* Whether a stage means to rise again after it fell. */
+bool fuse_schedule_rises(const struct fuse_schedule *schedule);
+
+/* ---- evaluations: schedules with a state ---- */
+
+/* Calls `each` with the section and the metric of every stage that follows one. */
+void fuse_schedule_metrics(const struct fuse_schedule *schedule,
+                           void (*each)(void *user, const char *section, const char *metric), void *user);
+/* One result, told to the whole tree. [no-alloc] */
+void fuse_schedule_observe(struct fuse_schedule *schedule, const struct fuse_schedule_observation *observation);
+/* The states of the tree, root first, as one list of numbers: what a checkpoint keeps. */
+size_t fuse_schedule_state_count(const struct fuse_schedule *schedule);
+void fuse_schedule_get_state(const struct fuse_schedule *schedule, double *values);
+int fuse_schedule_set_state(struct fuse_schedule *schedule, const double *values, struct fuse_error *error);
 
 /* Calls `warning` for each thing that a user should know before the run, with the section it comes from: the root, then
  * its stages in order. */

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define COMPONENTS_MAX 64
+#define SCHEDULE_STATES_MAX 1024
 
 #define BROKEN(...) fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, __VA_ARGS__)
 
@@ -131,7 +132,7 @@ static const struct kind {
     size_t callback_count;
 } kinds[FUSERUN_KIND_COUNT] = {
     KIND("optimizer", fuse_optimizer, prepare, prepare, optimizer_callbacks),
-    KIND("scheduler", fuse_scheduler, value, warn, scheduler_callbacks),
+    KIND("scheduler", fuse_scheduler, value, set_state, scheduler_callbacks),
     KIND("model", fuse_model, build, build, model_callbacks),
     KIND("dataset", fuse_dataset, read, read, dataset_callbacks),
     KIND("backend", fuse_backend, has_nonfinite, has_nonfinite, backend_callbacks),
@@ -205,6 +206,14 @@ static int copy_api(struct fuse_checked_plugin *checked, struct fuse_component *
             return BROKEN("%s: lacks the callback %s, which goes with %s", what,
                           scheduler->momentum == NULL ? "momentum" : "cycles_momentum",
                           scheduler->momentum == NULL ? "cycles_momentum" : "momentum");
+        if (scheduler->metric != NULL && scheduler->observe == NULL)
+            return BROKEN("%s: lacks the callback observe, which goes with metric", what);
+        if (scheduler->state_count > SCHEDULE_STATES_MAX)
+            return BROKEN("%s: its state has %u numbers, at most %d are possible", what, scheduler->state_count,
+                          SCHEDULE_STATES_MAX);
+        if ((scheduler->state_count > 0 || scheduler->get_state != NULL || scheduler->set_state != NULL) &&
+            (scheduler->state_count == 0 || scheduler->get_state == NULL || scheduler->set_state == NULL))
+            return BROKEN("%s: state_count, get_state and set_state go together, but one is missing", what);
     }
     component->api = api;
     return FUSERUN_OK;

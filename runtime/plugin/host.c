@@ -79,6 +79,12 @@ static int schedule_cycles_momentum(const struct fuse_schedule *schedule)
     return schedule_services.cycles_momentum == NULL ? 0 : schedule_services.cycles_momentum(schedule);
 }
 
+static void schedule_observe(struct fuse_schedule *schedule, const struct fuse_schedule_observation *observation)
+{
+    if (schedule_services.observe != NULL)
+        schedule_services.observe(schedule, observation);
+}
+
 static const void *get_service(const char *id)
 {
     return strcmp(id, FUSERUN_FILE_SERVICES) == 0 ? fuse_file_services() : NULL;
@@ -87,7 +93,7 @@ static const void *get_service(const char *id)
 const struct fuse_host *fuse_host(void)
 {
     static const struct fuse_host host = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, get_service),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_host, schedule_observe),
         .abi_major = FUSERUN_ABI_MAJOR,
         .abi_minor = FUSERUN_ABI_MINOR,
         .log = host_log,
@@ -107,6 +113,7 @@ const struct fuse_host *fuse_host(void)
         .random_uniform = fuse_random_uniform,
         .random_bits = fuse_random_bits,
         .get_service = get_service,
+        .schedule_observe = schedule_observe,
     };
     return &host;
 }

@@ -19,6 +19,7 @@ struct fuse_schedule_services {
     double (*value)(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query);
     double (*momentum)(const struct fuse_schedule *schedule, const struct fuse_schedule_query *query);
     int (*cycles_momentum)(const struct fuse_schedule *schedule);
+    void (*observe)(struct fuse_schedule *schedule, const struct fuse_schedule_observation *observation);
 };
 void fuse_host_set_schedule_services(const struct fuse_schedule_services *services);
 

@@ -59,6 +59,9 @@ int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error)
     state->has_evaluated = true;
     const double *accuracy = has_accuracy ? &state->evaluation_accuracy : NULL;
     const int64_t step = experiment->clock->completed_updates;
+    fuse_clock_observe(experiment->clock, "eval_loss", state->evaluation_loss);
+    if (has_accuracy)
+        fuse_clock_observe(experiment->clock, "eval_accuracy", state->evaluation_accuracy);
     FUSE_TRY(fuse_metrics_evaluation(&state->metrics, step, state->evaluation_loss, accuracy, error));
     fuse_progress_evaluation(&state->progress, step, state->evaluation_loss, accuracy);
     return FUSERUN_OK;

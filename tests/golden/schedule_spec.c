@@ -96,7 +96,7 @@ int try_build(struct spec *spec, int64_t length, bool unit_is_epoch, struct fuse
               struct fuse_error *error)
 {
     const struct fuse_schedule_source source = {find_component, find_options, spec};
-    return fuse_schedule_build(&source, "scheduler", length, unit_is_epoch, schedule, error);
+    return fuse_schedule_build(&source, "scheduler", length, unit_is_epoch, UPDATES_PER_EPOCH, schedule, error);
 }
 
 static struct fuse_schedule *build(struct spec *spec, int64_t length)

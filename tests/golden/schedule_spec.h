@@ -50,6 +50,7 @@ struct warnings {
 struct warnings warnings_of(const struct fuse_schedule *schedule);
 
 /* Settings at the edge of what the options allow, one plugin each. */
+#define UPDATES_PER_EPOCH 7
 #define ODD_COUNT 30
 struct fuse_schedule *build_odd(size_t index, int64_t length);
 void add_odd(struct spec *spec, const char *name, size_t index);

@@ -287,10 +287,12 @@ static void older_and_later_structs_work(void **state)
         assert_string_equal(component->summary, "");
         assert_int_equal(component->option_count, 0);
         const struct fuse_scheduler *scheduler = component->api;
-        assert_int_equal(scheduler->struct_size, FUSERUN_STRUCT_SIZE(fuse_scheduler, warn));
+        assert_int_equal(scheduler->struct_size, FUSERUN_STRUCT_SIZE(fuse_scheduler, set_state));
         assert_null(scheduler->cycles_momentum);
         assert_null(scheduler->momentum);
         assert_null(scheduler->warn);
+        assert_null(scheduler->observe);
+        assert_int_equal(scheduler->state_count, 0);
         const struct fuse_schedule_query query = {.base = 21.0};
         assert_true(scheduler->value(NULL, &query) == 42.0);
 

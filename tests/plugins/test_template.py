@@ -48,7 +48,8 @@ static const struct fuse_rule *const rules[] = {&sign_rule};
 static const struct fuse_optimizer optimizer = {
     FUSERUN_STRUCT_SIZE(fuse_optimizer, prepare), 1, rules, nullptr, nullptr, prepare};
 static const struct fuse_scheduler scheduler = {
-    FUSERUN_STRUCT_SIZE(fuse_scheduler, warn), create, destroy, value, nullptr, nullptr, nullptr};
+    FUSERUN_STRUCT_SIZE(fuse_scheduler, set_state), create, destroy, value, nullptr, nullptr, nullptr, nullptr, nullptr, 0,
+    nullptr, nullptr};
 static const struct fuse_component components[] = {
     FUSERUN_COMPONENT_BY_POSITION(FUSERUN_KIND_OPTIMIZER, "in_cxx", "sign descent", FUSERUN_OPTIMIZER_ELEMENTWISE,
                                   options, &optimizer),

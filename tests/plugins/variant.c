@@ -70,8 +70,10 @@ struct later_scheduler {
 static struct fuse_rule rule, second_rule;
 static const struct fuse_rule *rules[] = {&rule, &second_rule};
 static struct fuse_optimizer optimizer = {FUSERUN_STRUCT_SIZE(fuse_optimizer, prepare), 1, rules, NULL, NULL, prepare};
-static struct later_scheduler scheduler = {
-    {FUSERUN_STRUCT_SIZE(fuse_scheduler, warn), create, free, value, NULL, NULL, NULL}, NULL};
+static struct later_scheduler scheduler = {.known = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_scheduler, set_state),
+                                                     .create = create,
+                                                     .destroy = free,
+                                                     .value = value}};
 static struct later_component components[] = {
     {{FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_OPTIMIZER, variant, "an optimizer",
       FUSERUN_OPTIMIZER_ELEMENTWISE, options, 2, sizeof options[0], &optimizer},

@@ -148,6 +148,7 @@ struct fuse_options;
 struct fuse_schedule;         /* scheduler.h */
 struct fuse_schedule_context; /* scheduler.h */
 struct fuse_schedule_query;   /* scheduler.h */
+struct fuse_schedule_observation; /* scheduler.h */
 
 /* What fuserun offers to plugins. Valid for the whole life of the process. A field past struct_size does not exist. */
 struct fuse_host {
@@ -190,6 +191,9 @@ struct fuse_host {
     /* A further table of services by its id, or NULL if this fuserun has none of that id. Each has a header of its own:
      * FUSERUN_FILE_SERVICES is in files.h. Any thread. */
     const void *(*get_service)(const char *id);
+
+    /* Schedulers only; see scheduler.h. */
+    void (*schedule_observe)(struct fuse_schedule *schedule, const struct fuse_schedule_observation *observation);
 };
 
 /* ---- what a plugin returns ----------------------------------------------------------------------------------- */
