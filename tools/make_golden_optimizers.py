@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/golden/optimizers.txt and optimizers.safetensors: weights after 1, 2 and 12 updates by torch.optim.
+"""Makes tests/golden/optimizers.txt and optimizers.safetensors: weights after 1, 2 and 12 updates by torch.optim (lion:
+by its authors' formula, below).
 
     python3 tools/make_golden_optimizers.py        (needs torch 2.13 and safetensors; the tests need neither)
 
@@ -14,7 +15,7 @@ import torch
 from safetensors.numpy import save_file
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden"
-SIZES = [1, 7, 64, 257]  # tensors; their elements are numbered through
+SIZES = [1, 7, 64, 129]  # tensors; their elements are numbered through
 CHECKPOINTS = [1, 2, 12]
 # The driven options of update k are their configured values times FACTORS[k], as a scheduler would drive them.
 FACTORS = [1.0, 0.5, 0.75, 0.25, 1.0, 0.9, 0.8, 0.3, 1.0, 1.0, 0.6, 0.1]
@@ -59,15 +60,170 @@ ADAM = {
     "driven_beta1": {"lr": 0.05},
     "driven_beta2": {"lr": 0.05, "weight_decay": 0.1},
 }
+ADAGRAD = {
+    "default": {},
+    "lr": {"lr": 0.1},
+    "lr_decay_1": {"lr": 0.1, "lr_decay": 0.1},
+    "lr_decay_2": {"lr": 0.1, "lr_decay": 2.0},
+    "weight_decay": {"lr": 0.1, "weight_decay": 0.3},
+    "initial_1": {"lr": 0.1, "initial_accumulator_value": 0.1},
+    "initial_2": {"lr": 0.1, "initial_accumulator_value": 2.0},
+    "eps": {"lr": 0.1, "eps": 0.1},
+    "maximize": {"lr": 0.1, "maximize": True},
+    "mix": {"lr": 0.1, "lr_decay": 0.2, "weight_decay": 0.2, "initial_accumulator_value": 0.5, "eps": 1e-3, "maximize": True},
+    "driven": {"lr": 0.1, "weight_decay": 0.1},
+}
+ADADELTA = {
+    "default": {},
+    "lr": {"lr": 5.0},
+    "rho_1": {"rho": 0.5},
+    "rho_2": {"rho": 0.99},
+    "rho_3": {"rho": 1.0},
+    "eps": {"eps": 1e-2},
+    "weight_decay": {"weight_decay": 0.3},
+    "maximize": {"eps": 1e-3, "maximize": True},
+    "mix": {"lr": 2.0, "rho": 0.8, "eps": 1e-3, "weight_decay": 0.2, "maximize": True},
+    "driven": {"eps": 1e-3, "weight_decay": 0.1},
+}
+RMSPROP = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "alpha_1": {"alpha": 0.5},
+    "alpha_2": {"alpha": 0.9},
+    "alpha_3": {"alpha": 0.0},
+    "eps": {"eps": 0.1},
+    "weight_decay": {"weight_decay": 0.3},
+    "momentum_1": {"momentum": 0.9},
+    "momentum_2": {"momentum": 0.3, "weight_decay": 0.1},
+    "centered_1": {"centered": True},
+    "centered_2": {"centered": True, "alpha": 0.6, "eps": 1e-3},
+    "centered_momentum": {"centered": True, "alpha": 0.9, "momentum": 0.8},
+    "maximize": {"maximize": True},
+    "mix_1": {"lr": 0.02, "alpha": 0.8, "eps": 1e-3, "weight_decay": 0.2, "momentum": 0.7, "maximize": True},
+    "mix_2": {"lr": 0.05, "alpha": 0.8, "eps": 1e-2, "weight_decay": 0.2, "momentum": 0.7, "centered": True, "maximize": True},
+    "driven": {"momentum": 0.8, "weight_decay": 0.1},
+}
+RPROP = {
+    "default": {},
+    "lr": {"lr": 0.2},
+    "etas_1": {"etas": (0.8, 1.1)},
+    "etas_2": {"etas": (0.2, 3.0)},
+    "step_sizes_1": {"step_sizes": (0.008, 0.012)},
+    "step_sizes_2": {"lr": 0.3, "step_sizes": (1e-3, 0.1)},
+    "maximize": {"maximize": True},
+    "mix": {"lr": 0.05, "etas": (0.4, 1.7), "step_sizes": (0.01, 0.2), "maximize": True},
+}
+ASGD = {
+    "default": {},
+    "lr": {"lr": 0.1},
+    "lambd_1": {"lr": 0.1, "lambd": 0.5},
+    "lambd_2": {"lr": 0.1, "lambd": 0.0},
+    "alpha_1": {"lr": 0.1, "lambd": 1.0, "alpha": 0.3},
+    "alpha_2": {"lr": 0.1, "lambd": 1.0, "alpha": 2.0},
+    "t0": {"lr": 0.1, "t0": 3.0},
+    "weight_decay": {"lr": 0.1, "weight_decay": 0.3},
+    "maximize": {"lr": 0.1, "maximize": True},
+    "mix": {"lr": 0.1, "lambd": 0.4, "alpha": 0.9, "t0": 2.0, "weight_decay": 0.2, "maximize": True},
+    "driven": {"lr": 0.1, "lambd": 0.2, "weight_decay": 0.1},
+}
+ADAMAX = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "betas_1": {"lr": 0.05, "betas": (0.8, 0.9)},
+    "betas_2": {"lr": 0.05, "betas": (0.0, 0.5)},
+    "betas_3": {"lr": 0.05, "betas": (0.95, 0.0), "eps": 1e-3},
+    "eps": {"lr": 0.05, "eps": 0.1},
+    "weight_decay": {"lr": 0.05, "weight_decay": 0.3},
+    "maximize": {"lr": 0.05, "maximize": True},
+    "mix": {"lr": 0.05, "betas": (0.7, 0.8), "eps": 1e-2, "weight_decay": 0.2, "maximize": True},
+    "driven_beta1": {"lr": 0.05},
+    "driven_beta2": {"lr": 0.05, "weight_decay": 0.1},
+}
+NADAM = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "betas_1": {"lr": 0.05, "betas": (0.8, 0.99)},
+    "betas_2": {"lr": 0.05, "betas": (0.0, 0.5)},
+    "betas_3": {"lr": 0.05, "betas": (0.95, 0.0)},
+    "eps": {"lr": 0.05, "eps": 0.1},
+    "weight_decay": {"lr": 0.05, "weight_decay": 0.3},
+    "momentum_decay_1": {"lr": 0.05, "momentum_decay": 0.5},
+    "momentum_decay_2": {"lr": 0.05, "momentum_decay": 0.0},
+    "decoupled_1": {"lr": 0.05, "decoupled_weight_decay": True},
+    "decoupled_2": {"lr": 0.05, "weight_decay": 0.5, "decoupled_weight_decay": True},
+    "maximize": {"lr": 0.05, "maximize": True},
+    "mix": {"lr": 0.05, "betas": (0.7, 0.8), "eps": 1e-2, "weight_decay": 0.2, "momentum_decay": 0.1, "maximize": True},
+    "driven_beta1": {"lr": 0.05},
+    "driven_beta2": {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True},
+}
+RADAM = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "betas_1": {"lr": 0.05, "betas": (0.8, 0.99)},
+    "betas_2": {"lr": 0.05, "betas": (0.0, 0.5)},
+    "betas_3": {"lr": 0.05, "betas": (0.95, 0.9)},
+    "eps": {"lr": 0.05, "eps": 0.1},
+    "weight_decay": {"lr": 0.05, "weight_decay": 0.3},
+    "decoupled_1": {"lr": 0.05, "decoupled_weight_decay": True},
+    "decoupled_2": {"lr": 0.05, "weight_decay": 0.5, "decoupled_weight_decay": True},
+    "maximize": {"lr": 0.05, "maximize": True},
+    "mix": {"lr": 0.05, "betas": (0.7, 0.98), "eps": 1e-2, "weight_decay": 0.2, "maximize": True},
+    "driven_beta1": {"lr": 0.05},
+    "driven_beta2": {"lr": 0.05, "weight_decay": 0.1, "decoupled_weight_decay": True},
+}
+LION = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "betas_1": {"lr": 0.05, "betas": (0.5, 0.9)},
+    "betas_2": {"lr": 0.05, "betas": (0.0, 0.8)},
+    "weight_decay": {"lr": 0.05, "weight_decay": 0.5},
+    "driven_beta1": {"lr": 0.05, "weight_decay": 0.1},
+    "driven_beta2": {"lr": 0.05},
+}
 DRIVES = {
     ("sgd", "driven_momentum"): ["lr", "momentum", "weight_decay"],
     ("sgd", "driven_nesterov"): ["lr", "momentum"],
-    ("adam", "driven_beta1"): ["lr", "beta1"],
-    ("adam", "driven_beta2"): ["lr", "beta2", "weight_decay"],
-    ("adamw", "driven_beta1"): ["lr", "beta1"],
-    ("adamw", "driven_beta2"): ["lr", "beta2", "weight_decay"],
+    ("lion", "driven_beta1"): ["lr", "beta1", "weight_decay"],
+    ("lion", "driven_beta2"): ["lr", "beta2"],
+    ("rmsprop", "driven"): ["lr", "momentum", "weight_decay"],
+    **{(plugin, "driven"): ["lr", "weight_decay"] for plugin in ("adagrad", "adadelta", "asgd")},
+    **{(plugin, "driven_beta1"): ["lr", "beta1"] for plugin in ("adam", "adamw", "adamax", "nadam", "radam")},
+    **{(plugin, "driven_beta2"): ["lr", "beta2", "weight_decay"]
+       for plugin in ("adam", "adamw", "adamax", "nadam", "radam")},
 }
-PLUGINS = {"sgd": (torch.optim.SGD, SGD), "adam": (torch.optim.Adam, ADAM), "adamw": (torch.optim.AdamW, ADAM)}
+
+
+class Lion(torch.optim.Optimizer):
+    """Chen et al., "Symbolic discovery of optimization algorithms" (2023), algorithm 2, in the paper's notation."""
+
+    def __init__(self, parameters, foreach=False, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(parameters, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for theta in group["params"]:
+                g, m = theta.grad, self.state[theta].setdefault("m", torch.zeros_like(theta))
+                c = beta1 * m + (1 - beta1) * g
+                theta -= group["lr"] * (torch.sign(c) + group["weight_decay"] * theta)
+                self.state[theta]["m"] = beta2 * m + (1 - beta2) * g
+
+
+PLUGINS = {
+    "sgd": (torch.optim.SGD, SGD),
+    "adam": (torch.optim.Adam, ADAM),
+    "adamw": (torch.optim.AdamW, ADAM),
+    "adagrad": (torch.optim.Adagrad, ADAGRAD),
+    "adadelta": (torch.optim.Adadelta, ADADELTA),
+    "rmsprop": (torch.optim.RMSprop, RMSPROP),
+    "rprop": (torch.optim.Rprop, RPROP),
+    "asgd": (torch.optim.ASGD, ASGD),
+    "adamax": (torch.optim.Adamax, ADAMAX),
+    "nadam": (torch.optim.NAdam, NADAM),
+    "radam": (torch.optim.RAdam, RADAM),
+    "lion": (Lion, LION),
+}
 
 
 def value(stream, index):

@@ -45,7 +45,9 @@ struct fuse_entry {
     float *values;                     /* the parameter */
     float *states[FUSERUN_MAX_STATES]; /* each (element_count) */
     float scalars[FUSERUN_MAX_SCALARS];
-    bool is_updated; /* in the present update */
+    double numbers[FUSERUN_MAX_NUMBERS];      /* the rule's own, as of the last update done */
+    double next_numbers[FUSERUN_MAX_NUMBERS]; /* and as of the present one, should it be done */
+    bool is_updated;                          /* in the present update */
 };
 
 /* What a gradient callback of the dict knows. */

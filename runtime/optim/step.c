@@ -13,14 +13,18 @@ void fuse_dict_begin(struct fuse_dict *dict)
         struct fuse_entry *entry = &dict->entries[e];
         const struct fuse_group *group = &dict->groups[entry->group];
         entry->is_updated = false;
-        if (previous != NULL && previous->group == entry->group && previous->step == entry->step) {
+        if (previous != NULL && previous->group == entry->group && previous->step == entry->step &&
+            memcmp(previous->numbers, entry->numbers, sizeof entry->numbers) == 0) {
             memcpy(entry->scalars, previous->scalars, sizeof entry->scalars);
+            memcpy(entry->next_numbers, previous->next_numbers, sizeof entry->next_numbers);
             continue;
         }
-        const struct fuse_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_update, step),
+        memcpy(entry->next_numbers, entry->numbers, sizeof entry->numbers);
+        const struct fuse_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_update, numbers),
                                            .hyper_count = group->hyper_count,
                                            .hyper = group->hyper,
-                                           .step = entry->step + 1};
+                                           .step = entry->step + 1,
+                                           .numbers = entry->next_numbers};
         double scalars[FUSERUN_MAX_SCALARS] = {0};
         group->optimizer->prepare(&update, scalars);
         for (uint32_t s = 0; s < group->rule->scalar_count; s++)
@@ -31,9 +35,13 @@ void fuse_dict_begin(struct fuse_dict *dict)
 
 int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error)
 {
-    for (uint32_t e = 0; e < dict->entry_count; e++)
-        if (dict->entries[e].is_updated)
-            dict->entries[e].step++;
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        struct fuse_entry *entry = &dict->entries[e];
+        if (!entry->is_updated)
+            continue;
+        entry->step++;
+        memcpy(entry->numbers, entry->next_numbers, sizeof entry->numbers);
+    }
     if (dict->step_error.code != FUSERUN_OK)
         *error = dict->step_error;
     return dict->step_error.code;

@@ -203,6 +203,28 @@ static bool names_contain(const char *list, const char *name)
     return false;
 }
 
+/* Checkpoints keep them beside the states, so their names must differ from those. */
+static int check_numbers(const struct fuse_rule *rule, const char *what, struct fuse_error *error)
+{
+    if (rule->number_count == 0)
+        return FUSERUN_OK;
+    if (rule->number_count > FUSERUN_MAX_NUMBERS)
+        return BROKEN("%s: rule '%.60s' keeps %u numbers, FUSERUN_MAX_NUMBERS is %d", what, rule->name,
+                      rule->number_count, FUSERUN_MAX_NUMBERS);
+    char both[512];
+    /* "(a, b)" and "(c)": "(a, b, c)" */
+    const int length = rule->numbers == NULL || rule->numbers[0] != '('
+                           ? -1
+                           : snprintf(both, sizeof both, "%.*s%s%s", (int)strlen(rule->states) - 1, rule->states,
+                                      rule->state_count > 0 ? ", " : "", rule->numbers + 1);
+    if (length < 0 || (size_t)length >= sizeof both || names_contain(rule->numbers, "step") ||
+        count_identifiers(both) != (int)(rule->state_count + rule->number_count))
+        return BROKEN("%s: rule '%.60s' names its numbers '%.80s', but keeps %u, whose names must differ from its "
+                      "states' and from 'step'",
+                      what, rule->name, rule->numbers != NULL ? rule->numbers : "", rule->number_count);
+    return FUSERUN_OK;
+}
+
 int fuse_schema_check_rule(const struct fuse_rule *rule, const char *what, struct fuse_error *error)
 {
     if (rule->name == NULL || rule->name[0] == '\0')
@@ -227,5 +249,5 @@ int fuse_schema_check_rule(const struct fuse_rule *rule, const char *what, struc
     /* Checkpoints keep each parameter's update count beside its states, under that name. */
     if (names_contain(rule->states, "step"))
         return BROKEN("%s: rule '%.60s': a state may not be called 'step'", what, rule->name);
-    return FUSERUN_OK;
+    return check_numbers(rule, what, error);
 }

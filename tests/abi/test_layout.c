@@ -56,7 +56,6 @@ FIELD(fuse_host, random_uniform, 120, 8);
 FIELD(fuse_host, random_bits, 128, 8);
 FIELD(fuse_host, get_service, 136, 8);
 FIELD(fuse_host, schedule_observe, 144, 8);
-FIELD(fuse_host, schedule_observe, 144, 8);
 
 FIELD(fuse_abi, struct_size, 0, 4);
 FIELD(fuse_abi, magic, 4, 4);
@@ -130,7 +129,6 @@ FIELD(fuse_optimizer, prepare, 32, 8);
 FIELD(fuse_schedule_context, struct_size, 0, 4);
 FIELD(fuse_schedule_context, unit_is_epoch, 4, 4);
 FIELD(fuse_schedule_context, length, 8, 8);
-FIELD(fuse_schedule_context, updates_per_epoch, 24, 8);
 FIELD(fuse_schedule_context, host_data, 16, 8);
 FIELD(fuse_schedule_context, updates_per_epoch, 24, 8);
 
@@ -146,17 +144,6 @@ FIELD(fuse_scheduler, create, 8, 8);
 FIELD(fuse_scheduler, destroy, 16, 8);
 FIELD(fuse_scheduler, value, 24, 8);
 FIELD(fuse_scheduler, cycles_momentum, 32, 8);
-FIELD(fuse_scheduler, observe, 56, 8);
-FIELD(fuse_scheduler, metric, 64, 8);
-FIELD(fuse_scheduler, state_count, 72, 4);
-FIELD(fuse_scheduler, get_state, 80, 8);
-FIELD(fuse_scheduler, set_state, 88, 8);
-
-FIELD(fuse_schedule_observation, struct_size, 0, 4);
-FIELD(fuse_schedule_observation, reserved, 4, 4);
-FIELD(fuse_schedule_observation, position, 8, 8);
-FIELD(fuse_schedule_observation, metric, 16, 8);
-FIELD(fuse_schedule_observation, value, 24, 8);
 FIELD(fuse_scheduler, momentum, 40, 8);
 FIELD(fuse_scheduler, warn, 48, 8);
 FIELD(fuse_scheduler, observe, 56, 8);
@@ -386,7 +373,6 @@ VALUE(FUSERUN_OPTION_PATH, 6);
 VALUE(FUSERUN_OPTION_SIZE, 7);
 VALUE(FUSERUN_OPTION_SPAN, 8);
 VALUE(FUSERUN_OPTION_STAGE, 9);
-VALUE(FUSERUN_SCHEDULER_RISES, 1);
 
 VALUE(FUSERUN_OPTION_REQUIRED, 1);
 VALUE(FUSERUN_OPTION_LIST, 2);

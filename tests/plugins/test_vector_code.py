@@ -16,7 +16,18 @@ RULES = {
     "sgd": ["sgd", "sgd_l2", "sgd_momentum", "sgd_momentum_l2", "sgd_nesterov", "sgd_nesterov_l2"],
     "adam": ["adam", "adam_l2", "adam_amsgrad", "adam_amsgrad_l2"],
     "adamw": ["adamw", "adamw_decay", "adamw_amsgrad", "adamw_amsgrad_decay"],
+    "adagrad": ["adagrad"],
+    "adadelta": ["adadelta"],
+    "rmsprop": ["rmsprop", "rmsprop_momentum", "rmsprop_centered", "rmsprop_centered_momentum"],
+    "rprop": ["rprop"],
+    "asgd": ["asgd"],
+    "adamax": ["adamax"],
+    "nadam": ["nadam"],
+    "radam": ["radam"],
+    "lion": ["lion"],
 }
+ROOTLESS = {"sgd", "rprop", "asgd", "adamax", "lion"}
+DIVISIONLESS = {"sgd", "rprop", "asgd", "lion"}
 WIDE = r"\b{}\s.*%[yz]mm"
 
 
@@ -67,8 +78,9 @@ class VectorCode(unittest.TestCase):
                         with self.subTest(compiler=compiler, rule=rule, clone=clone):
                             text = self.clone(code, rule, clone)
                             self.assertRegex(text, WIDE.format("vmulps"))
-                            if plugin != "sgd":
+                            if plugin not in ROOTLESS:
                                 self.assertRegex(text, WIDE.format("vsqrtps"))
+                            if plugin not in DIVISIONLESS:
                                 self.assertRegex(text, WIDE.format("vdivps"))
                             self.assertNotRegex(text, r"\bvfn?m(add|sub)")
                             self.assertNotRegex(text, r"\bv?rsqrt|\bv?rcp", "an approximate root or quotient")

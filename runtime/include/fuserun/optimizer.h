@@ -36,7 +36,10 @@
  *     compilers can vectorise it; write float literals with f (0.5f); no preprocessor lines inside; macros are expanded
  *     before the text is kept, so they must expand to the same subset;
  *   - what depends on the step but not on the element (bias corrections) is a scalar, computed in double by prepare().
- *   - states start as zero, and each parameter has its own step count, from 1 at its first update.
+ *   - states start as zero, and each parameter has its own step count, from 1 at its first update: a state that starts
+ *     elsewhere gets its start as a scalar that is 0 from the second update on (plugins/optimizers/adagrad.c);
+ *   - a number that lives from update to update but is one for the whole parameter (a product of all momenta so far) is
+ *     no state: name it in FUSERUN_RULE_WITH_NUMBERS, and let prepare() carry it on (plugins/optimizers/nadam.c).
  */
 #ifndef FUSERUN_OPTIMIZER_H
 #define FUSERUN_OPTIMIZER_H
@@ -51,6 +54,7 @@ extern "C" {
 
 #define FUSERUN_MAX_STATES 8
 #define FUSERUN_MAX_SCALARS 16
+#define FUSERUN_MAX_NUMBERS 4
 #define FUSERUN_MAX_HYPER 32
 
 /* Capabilities of an optimizer component. */
@@ -83,6 +87,9 @@ struct fuse_rule {
     const char *text;    /* the rule's own text, for other compilers */
     void (*update_slice)(const struct fuse_slice *slice);                  /* [worker] [no-alloc] */
     void (*update_foreach)(const struct fuse_slice *slices, int64_t count); /* [worker] [no-alloc] */
+    uint32_t number_count; /* doubles that prepare() keeps for each parameter, FUSERUN_MAX_NUMBERS at the most */
+    uint32_t reserved2;
+    const char *numbers; /* "(mu_product)", as states; NULL without any */
 };
 
 /* What prepare() may look at. */
@@ -93,6 +100,9 @@ struct fuse_update {
                             choices as their index, fixed lists as that many entries, none as NaN; driven ones as the
                             schedule gives them */
     int64_t step;        /* this parameter's update count, 1 at its first */
+    double *numbers;     /* number_count of the rule: as this parameter's last update left them, 0 before its first;
+                            prepare() leaves the next. They count once the update is done: one that is skipped, or whose
+                            parameter gets no gradient, leaves no trace */
 };
 
 struct fuse_optimizer {
@@ -107,7 +117,8 @@ struct fuse_optimizer {
      * is_driven[i] is non-zero where a schedule drives hyper[i], which then may become any value. */
     uint32_t (*select_rule)(const double *hyper, const uint8_t *is_driven);
 
-    /* Fills scalars, scalar_count of the selected rule. Pure; once per parameter and update at the most. [no-alloc] */
+    /* Fills scalars, scalar_count of the selected rule. Depends on *update alone; once per parameter and update at the
+     * most, and less often where parameters would get the same. [no-alloc] */
     void (*prepare)(const struct fuse_update *update, double *scalars);
 };
 
@@ -204,8 +215,8 @@ struct fuse_optimizer {
     }
 #endif
 
-#define FUSERUN_RULE_(name_, states_, state_count_, scalars_, scalar_count_, parameters_, arguments_, loads_,         \
-                      stores_, constants_, text_, ...)                                                                \
+#define FUSERUN_RULE_(name_, states_, state_count_, numbers_, number_count_, scalars_, scalar_count_, parameters_,    \
+                      arguments_, loads_, stores_, constants_, text_, ...)                                            \
     FUSERUN_INLINE_ void name_##_loop(const struct fuse_slice *fuse_slice_, float *__restrict__ fuse_param,           \
                                       const float *__restrict__ fuse_grad parameters_)                                \
     {                                                                                                                 \
@@ -225,7 +236,7 @@ struct fuse_optimizer {
         for (int64_t i = 0; i < count; i++)                                                                           \
             name_##_slice(&slices[i]);                                                                                \
     }                                                                                                                 \
-    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_foreach),                            \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, numbers),                                   \
                                            state_count_,                                                              \
                                            scalar_count_,                                                             \
                                            0,                                                                         \
@@ -234,20 +245,33 @@ struct fuse_optimizer {
                                            scalars_,                                                                  \
                                            text_,                                                                     \
                                            name_##_slice,                                                             \
-                                           name_##_foreach};
+                                           name_##_foreach,                                                           \
+                                           number_count_,                                                             \
+                                           0,                                                                         \
+                                           numbers_};
 
 /* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
 #define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \
-    FUSERUN_RULE_(name_, FUSERUN_TEXT_(states_), FUSERUN_COUNT_ states_, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_,                        \
-                  FUSERUN_EACH_(FUSERUN_STATE_PARAMETER_, states_), FUSERUN_EACH_(FUSERUN_STATE_ARGUMENT_, states_),  \
+    FUSERUN_RULE_(name_, FUSERUN_TEXT_(states_), FUSERUN_COUNT_ states_, NULL, 0, FUSERUN_TEXT_(scalars_),            \
+                  FUSERUN_COUNT_ scalars_, FUSERUN_EACH_(FUSERUN_STATE_PARAMETER_, states_), FUSERUN_EACH_(FUSERUN_STATE_ARGUMENT_, states_),  \
                   FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),                                                        \
                   FUSERUN_EACH_(FUSERUN_STATE_STORE_, states_), FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_),        \
                   FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
 
 /* The same for a rule that keeps no state. */
 #define FUSERUN_RULE_STATELESS(name_, scalars_, ...)                                                                  \
-    FUSERUN_RULE_(name_, "()", 0, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_, , , , ,                                         \
+    FUSERUN_RULE_(name_, "()", 0, NULL, 0, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_, , , , ,                                         \
                   FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_), FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
+
+/* The same for a rule whose prepare() keeps numbers: FUSERUN_RULE_WITH_NUMBERS(name, (state, ...), (number, ...),
+ * (scalar, ...), text). The text does not see them. */
+#define FUSERUN_RULE_WITH_NUMBERS(name_, states_, numbers_, scalars_, ...)                                            \
+    FUSERUN_RULE_(name_, FUSERUN_TEXT_(states_), FUSERUN_COUNT_ states_, FUSERUN_TEXT_(numbers_),                     \
+                  FUSERUN_COUNT_ numbers_, FUSERUN_TEXT_(scalars_), FUSERUN_COUNT_ scalars_,                          \
+                  FUSERUN_EACH_(FUSERUN_STATE_PARAMETER_, states_), FUSERUN_EACH_(FUSERUN_STATE_ARGUMENT_, states_),  \
+                  FUSERUN_EACH_(FUSERUN_STATE_LOAD_, states_),                                                        \
+                  FUSERUN_EACH_(FUSERUN_STATE_STORE_, states_), FUSERUN_EACH_(FUSERUN_SCALAR_LOAD_, scalars_),        \
+                  FUSERUN_TEXT_(__VA_ARGS__), __VA_ARGS__)
 
 /* A plugin of one element-wise optimizer with one rule; name is the file's stem. */
 #define FUSERUN_OPTIMIZER(name_, version_, license_, summary_, options_, prepare_, rule_)                             \
