@@ -19,18 +19,18 @@ static bool are_all_for_panels(const struct fuse_parameter *parameter)
     return true;
 }
 
-/* A gradient that need not exist: one product makes it, nothing reads the weight afterwards, and every callback takes
- * pieces. */
-static bool may_panel(const struct fuse_builder *builder, uint32_t p, const struct use *use)
+/* A gradient that need not exist: one product makes it, nothing reads the weight afterwards, every callback takes
+ * pieces, and a norm, if one is wanted, is known by then (norm: index of its instruction; UINT32_MAX: none is). */
+static bool may_panel(const struct fuse_builder *builder, uint32_t p, const struct use *use, uint32_t norm)
 {
     const struct fuse_program *program = builder->program;
     return program->options.gradients == FUSE_GRADIENTS_RELEASE && use->contribution_count == 1 &&
            program->instructions[use->last_contribution].op.kind == FUSERUN_OP_LINEAR_DW &&
            (use->last_read == UINT32_MAX || use->last_read < use->last_contribution) &&
-           are_all_for_panels(&builder->graph->parameters[p]);
+           (norm == UINT32_MAX || norm < use->last_contribution) && are_all_for_panels(&builder->graph->parameters[p]);
 }
 
-static void find_uses(const struct fuse_builder *builder, struct use *uses)
+static void find_uses(const struct fuse_builder *builder, struct use *uses, uint32_t norm)
 {
     const struct fuse_program *program = builder->program;
     for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
@@ -48,11 +48,28 @@ static void find_uses(const struct fuse_builder *builder, struct use *uses)
         }
     }
     for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
-        uses[p].takes_panels = may_panel(builder, p, &uses[p]);
+        uses[p].takes_panels = may_panel(builder, p, &uses[p], norm);
 }
 
-/* Sets the list down again with the callbacks in their places: behind the last contribution and the last read. */
-static int place_callbacks(struct fuse_builder *builder, const struct use *uses)
+static uint32_t later(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Where the callbacks of a parameter with a whole gradient go: behind its last contribution, the last read of the
+ * weight, and, where gradients are applied by callbacks, the norm. */
+static uint32_t place_of(const struct fuse_builder *builder, const struct use *use, uint32_t norm)
+{
+    uint32_t place = use->last_contribution;
+    if (use->last_read != UINT32_MAX)
+        place = later(place, use->last_read);
+    if (norm != UINT32_MAX && builder->program->options.gradients == FUSE_GRADIENTS_RELEASE)
+        place = later(place, norm);
+    return place;
+}
+
+/* Sets the list down again with the callbacks in their places. */
+static int place_callbacks(struct fuse_builder *builder, const struct use *uses, uint32_t norm)
 {
     struct fuse_program *program = builder->program;
     struct fuse_instruction *drafted = program->instructions;
@@ -68,10 +85,8 @@ static int place_callbacks(struct fuse_builder *builder, const struct use *uses)
         status = fuse_builder_add_instruction(builder, instruction);
         for (uint32_t p = 0; p < builder->graph->parameter_count && status == FUSERUN_OK; p++) {
             const struct use *use = &uses[p];
-            const uint32_t last_read = use->last_read == UINT32_MAX ? 0 : use->last_read;
-            const uint32_t place = use->last_contribution > last_read ? use->last_contribution : last_read;
-            if (use->contribution_count == 0 || place != i || builder->graph->parameters[p].callback_count == 0 ||
-                use->takes_panels)
+            if (use->contribution_count == 0 || place_of(builder, use, norm) != i ||
+                builder->graph->parameters[p].callback_count == 0 || use->takes_panels)
                 continue;
             struct fuse_instruction callbacks = fuse_instruction_of(0, FUSE_PHASE_BACKWARD, instruction->node);
             callbacks.kind = FUSE_RUN_CALLBACKS;
@@ -100,23 +115,97 @@ static int add_after_backward(struct fuse_builder *builder)
     return FUSERUN_OK;
 }
 
+static int derive_all(struct fuse_builder *builder)
+{
+    for (uint32_t i = builder->graph->node_count; i-- > 0;)
+        FUSE_TRY(fuse_builder_derive(builder, i));
+    return FUSERUN_OK;
+}
+
+static void forget(uint32_t *buffers, uint32_t count)
+{
+    for (uint32_t i = 0; i < count; i++)
+        buffers[i] = FUSE_NO_BUFFER;
+}
+
+/* The norm's place in the list: every sum of squares stands before it. */
+static int add_norm(struct fuse_builder *builder, uint32_t *norm)
+{
+    FUSE_TRY(fuse_builder_measure_whole(builder));
+    struct fuse_instruction run = fuse_instruction_of(0, FUSE_PHASE_BACKWARD, UINT32_MAX);
+    run.kind = FUSE_RUN_NORM;
+    *norm = builder->program->instruction_count;
+    return fuse_builder_add_instruction(builder, &run);
+}
+
+/* The first of two backward passes: measures every gradient and leaves nothing but the norm. */
+static int measure_first(struct fuse_builder *builder, uint32_t *norm)
+{
+    struct fuse_program *program = builder->program;
+    const uint32_t output = builder->graph->tensors[builder->graph->output]->storage;
+    const uint32_t loss_gradient = builder->gradients[output], begin = program->instruction_count;
+    builder->measures = builder->keeps_loss_gradient = true;
+    FUSE_TRY(derive_all(builder));
+    FUSE_TRY(add_norm(builder, norm));
+    builder->measures = builder->keeps_loss_gradient = false;
+    for (uint32_t i = begin; i < program->instruction_count; i++)
+        program->instructions[i].parameter = UINT32_MAX; /* nothing of this pass is applied */
+    forget(builder->gradients, builder->graph->tensor_count);
+    forget(builder->again, builder->graph->tensor_count);
+    forget(builder->parameter_gradients, builder->graph->parameter_count);
+    builder->gradients[output] = loss_gradient;
+    return FUSERUN_OK;
+}
+
+/* Behind the norm: the products that waited, in the order of the backward pass. */
+static int form_deferred(struct fuse_builder *builder)
+{
+    forget(builder->again, builder->graph->tensor_count);
+    for (uint32_t i = 0; i < builder->deferred_count; i++)
+        FUSE_TRY(fuse_builder_form_deferred(builder, &builder->deferred[i]));
+    return FUSERUN_OK;
+}
+
+static int derive_with_norm(struct fuse_builder *builder, uint32_t *norm)
+{
+    switch (builder->program->options.norm) {
+    case FUSE_NORM_TWICE:
+        FUSE_TRY(measure_first(builder, norm));
+        return derive_all(builder);
+    case FUSE_NORM_DEFER:
+        builder->measures = builder->defers = true;
+        FUSE_TRY(derive_all(builder));
+        FUSE_TRY(add_norm(builder, norm));
+        return form_deferred(builder);
+    case FUSE_NORM_KEEP:
+        FUSE_TRY(derive_all(builder));
+        return add_norm(builder, norm);
+    case FUSE_NORM_NONE:
+        break;
+    }
+    return derive_all(builder);
+}
+
 int fuse_builder_add_backward(struct fuse_builder *builder)
 {
     int status = FUSERUN_OK;
-    struct use *uses = NULL;
-    for (uint32_t i = builder->graph->node_count; i-- > 0;)
-        FUSE_TRY_OUT(fuse_builder_derive(builder, i));
-    const size_t bytes = (builder->graph->parameter_count + 1) * sizeof *uses;
-    uses = malloc(bytes);
-    if (uses == NULL) {
-        status = fuse_fail_memory(builder->error, "the backward pass", bytes);
+    uint32_t norm = UINT32_MAX;
+    const size_t bytes = (builder->graph->parameter_count + 1) * sizeof(struct use);
+    const size_t deferred_bytes = (builder->graph->node_count + 1) * sizeof *builder->deferred;
+    struct use *uses = malloc(bytes);
+    builder->deferred = malloc(deferred_bytes);
+    if (uses == NULL || builder->deferred == NULL) {
+        status = fuse_fail_memory(builder->error, "the backward pass", bytes + deferred_bytes);
         goto out;
     }
-    find_uses(builder, uses);
-    FUSE_TRY_OUT(place_callbacks(builder, uses));
+    FUSE_TRY_OUT(derive_with_norm(builder, &norm));
+    find_uses(builder, uses, norm);
+    FUSE_TRY_OUT(place_callbacks(builder, uses, norm));
     if (builder->program->options.gradients != FUSE_GRADIENTS_RELEASE)
         FUSE_TRY_OUT(add_after_backward(builder));
 out:
+    free(builder->deferred);
+    builder->deferred = NULL;
     free(uses);
     return status;
 }

@@ -14,7 +14,19 @@ struct fuse_builder {
     uint32_t *producer;            /* by tensor storage: the node that makes it; UINT32_MAX: none */
     uint32_t *again;               /* by tensor storage: the buffer of its value made again for the backward pass */
     bool *crosses_blocks;          /* by tensor storage: used in another block than its own */
+    uint32_t *use_counts;          /* by parameter: forward nodes that read it */
+    bool measures;                 /* linear weights' gradients are measured, not formed */
+    bool defers;                   /* their products wait in `deferred` */
+    bool keeps_loss_gradient;      /* a second backward pass will start from it */
+    struct fuse_deferred *deferred;
+    uint32_t deferred_count;
     struct fuse_error *error;
+};
+
+/* A weight's gradient that is still to be formed: the linear node, and the gradient of its output. */
+struct fuse_deferred {
+    uint32_t node;
+    uint32_t dy;
 };
 
 /* Buffers and instructions at the end of the list; on failure the error is set. */
@@ -50,6 +62,9 @@ int fuse_builder_value(struct fuse_builder *builder, uint32_t tensor, uint32_t *
 /* derive.c: the backward instructions of one node. */
 int fuse_builder_mark_gradients(struct fuse_builder *builder);
 int fuse_builder_derive(struct fuse_builder *builder, uint32_t node);
+int fuse_builder_form_deferred(struct fuse_builder *builder, const struct fuse_deferred *deferred);
+/* Sums of squares of the gradients that are whole, into norm_buffers. */
+int fuse_builder_measure_whole(struct fuse_builder *builder);
 
 /* backward.c: the backward pass of all nodes, with post-accumulate callbacks in place. */
 int fuse_builder_add_backward(struct fuse_builder *builder);

@@ -125,6 +125,56 @@ static void copy_attributes(struct fuse_instruction *instruction, const struct f
     instruction->op.numbers[0] = node->numbers[0];
 }
 
+/* The two operands of a linear weight's gradient. */
+static int add_product_inputs(struct fuse_builder *builder, const struct fuse_deferred *deferred,
+                              struct fuse_instruction *instruction)
+{
+    const struct fuse_node *node = &builder->graph->nodes[deferred->node];
+    uint32_t value;
+    FUSE_TRY(fuse_builder_value(builder, node->inputs[0], &value));
+    fuse_instruction_add_input_tensor(instruction, deferred->dy, tensor_of(builder, node->output));
+    fuse_instruction_add_input_tensor(instruction, value, tensor_of(builder, node->inputs[0]));
+    return FUSERUN_OK;
+}
+
+int fuse_builder_form_deferred(struct fuse_builder *builder, const struct fuse_deferred *deferred)
+{
+    struct fuse_instruction dw = derivative(FUSERUN_OP_LINEAR_DW, deferred->node);
+    FUSE_TRY(add_product_inputs(builder, deferred, &dw));
+    return add_parameter_gradient(builder, &dw, builder->graph->nodes[deferred->node].inputs[1]);
+}
+
+/* Where parameter p's sum of squares goes. */
+static int add_norm_output(struct fuse_builder *builder, uint32_t p, struct fuse_instruction *instruction)
+{
+    static const int64_t one[] = {1};
+    uint32_t *buffer = &builder->program->norm_buffers[p];
+    FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_WORKSPACE, UINT32_MAX, sizeof(double), buffer));
+    fuse_instruction_add_output(instruction, *buffer, FUSERUN_FLOAT64, 1, one);
+    return fuse_builder_add_instruction(builder, instruction);
+}
+
+static int measure_product(struct fuse_builder *builder, const struct fuse_deferred *deferred)
+{
+    const uint32_t weight = builder->graph->nodes[deferred->node].inputs[1];
+    struct fuse_instruction norm = derivative(FUSERUN_OP_LINEAR_DW_NORM, deferred->node);
+    FUSE_TRY(add_product_inputs(builder, deferred, &norm));
+    return add_norm_output(builder, tensor_of(builder, weight)->parameter, &norm);
+}
+
+int fuse_builder_measure_whole(struct fuse_builder *builder)
+{
+    for (uint32_t p = 0; p < builder->graph->parameter_count; p++) {
+        if (builder->parameter_gradients[p] == FUSE_NO_BUFFER)
+            continue;
+        const int64_t count = builder->graph->parameters[p].element_count;
+        struct fuse_instruction norm = derivative(FUSERUN_OP_SUM_SQUARES, UINT32_MAX);
+        fuse_instruction_add_input(&norm, builder->parameter_gradients[p], FUSERUN_FLOAT32, 1, &count);
+        FUSE_TRY(add_norm_output(builder, p, &norm));
+    }
+    return FUSERUN_OK;
+}
+
 static int derive_linear(struct fuse_builder *builder, uint32_t index, uint32_t dy)
 {
     const struct fuse_node *node = &builder->graph->nodes[index];
@@ -141,15 +191,18 @@ static int derive_linear(struct fuse_builder *builder, uint32_t index, uint32_t 
         fuse_instruction_add_input_tensor(&db, dy, y);
         FUSE_TRY(add_parameter_gradient(builder, &db, bias));
     }
-    if (wants_gradient(builder, weight)) {
-        uint32_t value;
-        FUSE_TRY(fuse_builder_value(builder, x, &value));
-        struct fuse_instruction dw = derivative(FUSERUN_OP_LINEAR_DW, index);
-        fuse_instruction_add_input_tensor(&dw, dy, y);
-        fuse_instruction_add_input_tensor(&dw, value, tensor_of(builder, x));
-        FUSE_TRY(add_parameter_gradient(builder, &dw, weight));
+    if (!wants_gradient(builder, weight))
+        return FUSERUN_OK;
+    /* a tied weight's norm is not the sum of its uses' norms: its gradient is gathered whole in any case */
+    const bool is_alone = builder->use_counts[tensor_of(builder, weight)->parameter] == 1;
+    const struct fuse_deferred here = {index, dy};
+    if (builder->measures && is_alone) {
+        FUSE_TRY(measure_product(builder, &here));
+        if (builder->defers)
+            builder->deferred[builder->deferred_count++] = here;
+        return FUSERUN_OK;
     }
-    return FUSERUN_OK;
+    return fuse_builder_form_deferred(builder, &here);
 }
 
 /* y = f(x), with `kept` the tensor (x or y) that the derivative is written in. */
@@ -171,7 +224,7 @@ static int hand_on(struct fuse_builder *builder, uint32_t index, uint32_t dy, ui
 {
     const struct fuse_node *node = &builder->graph->nodes[index];
     uint32_t *slot = &builder->gradients[storage_of(builder, input)];
-    if (*slot == FUSE_NO_BUFFER && may_take) {
+    if (*slot == FUSE_NO_BUFFER && may_take && !builder->keeps_loss_gradient) {
         *slot = dy;
         return FUSERUN_OK;
     }
@@ -217,7 +270,8 @@ static int derive_add(struct fuse_builder *builder, uint32_t index, uint32_t dy)
     const uint32_t a = node->inputs[0], b = node->inputs[1];
     const bool wants_a = wants_gradient(builder, a), wants_b = wants_gradient(builder, b);
     const bool is_a_new = wants_a && builder->gradients[storage_of(builder, a)] == FUSE_NO_BUFFER;
-    const bool shares = is_a_new && (may_share(builder, index, a, b) || may_share(builder, index, b, a));
+    const bool shares =
+        is_a_new && !builder->defers && (may_share(builder, index, a, b) || may_share(builder, index, b, a));
     /* the one that cannot take over goes first, while dy is still only dy */
     if (wants_b)
         FUSE_TRY(hand_on(builder, index, dy, b, !is_a_new || shares));

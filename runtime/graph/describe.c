@@ -34,6 +34,8 @@ const char *fuse_op_name(enum fuse_op_kind kind)
         [FUSERUN_OP_SELECT] = "select",
         [FUSERUN_OP_SELECT_DX] = "select_dx",
         [FUSERUN_OP_DROPOUT] = "dropout",
+        [FUSERUN_OP_SUM_SQUARES] = "sum_squares",
+        [FUSERUN_OP_LINEAR_DW_NORM] = "linear_dw_norm",
     };
     const size_t index = (size_t)kind;
     return index < sizeof names / sizeof names[0] && names[index] != NULL ? names[index] : "operation";
@@ -59,6 +61,9 @@ void fuse_program_add_operation(const struct fuse_program *program, uint32_t ind
         return;
     case FUSE_RUN_AFTER:
         fuse_text_add(text, "update");
+        return;
+    case FUSE_RUN_NORM:
+        fuse_text_add(text, "norm");
         return;
     case FUSE_RUN_KERNEL:
         break;

@@ -79,6 +79,8 @@ int fuse_builder_add_forward(struct fuse_builder *builder)
     for (uint32_t i = 0; i < graph->node_count; i++)
         for (uint32_t j = 0; j < graph->nodes[i].input_count; j++) {
             const uint32_t input = graph->nodes[i].inputs[j];
+            if (input != UINT32_MAX && graph->tensors[input]->role == FUSE_TENSOR_PARAMETER)
+                builder->use_counts[graph->tensors[input]->parameter]++;
             const uint32_t producer =
                 input == UINT32_MAX ? UINT32_MAX : builder->producer[graph->tensors[input]->storage];
             if (producer != UINT32_MAX && graph->nodes[producer].block != graph->nodes[i].block)

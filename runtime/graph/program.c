@@ -226,6 +226,10 @@ static void find_lives(struct fuse_builder *builder)
             use_buffer(program, instruction->outputs[j], i);
         if (instruction->workspace != FUSE_NO_BUFFER)
             use_buffer(program, instruction->workspace, i);
+        if (instruction->kind == FUSE_RUN_NORM)
+            for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
+                if (program->norm_buffers[p] != FUSE_NO_BUFFER)
+                    use_buffer(program, program->norm_buffers[p], i);
         if (instruction->kind == FUSE_RUN_AFTER)
             for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
                 if (builder->parameter_gradients[p] != FUSE_NO_BUFFER &&
@@ -345,9 +349,10 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     builder.again = malloc(tensors * sizeof *builder.again);
     builder.needs_gradient = calloc(tensors, sizeof *builder.needs_gradient);
     builder.crosses_blocks = calloc(tensors, sizeof *builder.crosses_blocks);
+    builder.use_counts = calloc(parameters, sizeof *builder.use_counts);
     if (made == NULL || builder.values == NULL || builder.gradients == NULL || builder.parameter_gradients == NULL ||
         builder.producer == NULL || builder.again == NULL || builder.needs_gradient == NULL ||
-        builder.crosses_blocks == NULL) {
+        builder.crosses_blocks == NULL || builder.use_counts == NULL) {
         status = fuse_fail_memory(error, "the program", tensors * sizeof *builder.values);
         goto out;
     }
@@ -362,6 +367,13 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     made->options = *options;
     made->input_buffer = made->target_buffer = made->statistics_buffer = FUSE_NO_BUFFER;
     builder.program = made;
+    made->norm_buffers = malloc(parameters * sizeof *made->norm_buffers);
+    made->norm_sums = calloc(parameters, sizeof *made->norm_sums);
+    if (made->norm_buffers == NULL || made->norm_sums == NULL) {
+        status = fuse_fail_memory(error, "the program", parameters * sizeof *made->norm_sums);
+        goto out;
+    }
+    memset(made->norm_buffers, 0xff, parameters * sizeof *made->norm_buffers);
     FUSE_TRY_OUT(build(&builder));
     *program = made;
     made = NULL;
@@ -373,6 +385,7 @@ out:
     free(builder.again);
     free(builder.needs_gradient);
     free(builder.crosses_blocks);
+    free(builder.use_counts);
     fuse_program_free(&made);
     return status;
 }
@@ -394,6 +407,8 @@ void fuse_program_free(struct fuse_program **program)
     free(freed->gradients);
     free(freed->gradient_buffers);
     free(freed->panel_users);
+    free(freed->norm_buffers);
+    free(freed->norm_sums);
     free(freed);
     *program = NULL;
 }

@@ -17,6 +17,18 @@ enum fuse_gradient_use {
     FUSE_GRADIENTS_KEEP_EACH = 3 /* the same; after_backward for one parameter after another (per_param) */
 };
 
+/* How a norm over all gradients is had before any of them is applied. */
+enum fuse_norm_use {
+    FUSE_NORM_NONE = 0,
+    FUSE_NORM_KEEP = 1,  /* all gradients are kept until it is known */
+    FUSE_NORM_DEFER = 2, /* linear weights' gradients are measured without being formed; what they are made of is kept,
+                            and they are formed, a panel at a time, afterwards */
+    FUSE_NORM_TWICE = 3  /* the backward pass runs twice: measures, then applies */
+};
+
+/* [no-alloc]. sums: for each parameter its gradient's sum of squares, 0 without one. */
+typedef int fuse_on_norm(void *user, const double *sums, struct fuse_error *error);
+
 /* [no-alloc]. gradients: one pointer a parameter, NULL for those without one. parameter: UINT32_MAX for "all". */
 typedef int fuse_after_backward(void *user, uint32_t parameter, float *const *gradients, struct fuse_error *error);
 
@@ -26,7 +38,9 @@ struct fuse_program_options {
     enum fuse_gradient_use gradients;
     bool recomputes_blocks; /* keep only what enters the model's blocks */
     uint64_t seed;          /* of dropout */
+    enum fuse_norm_use norm;
     fuse_after_backward *after_backward;
+    fuse_on_norm *on_norm;
     void *user;
 };
 
@@ -34,7 +48,8 @@ enum fuse_instruction_kind {
     FUSE_RUN_KERNEL = 1,
     FUSE_RUN_LOAD = 2,      /* the batch's inputs and targets arrive */
     FUSE_RUN_CALLBACKS = 3, /* post-accumulate callbacks of `parameter`, with its whole gradient */
-    FUSE_RUN_AFTER = 4      /* after_backward for `parameter` */
+    FUSE_RUN_AFTER = 4,     /* after_backward for `parameter` */
+    FUSE_RUN_NORM = 5       /* on_norm */
 };
 
 #define FUSE_NO_BUFFER UINT32_MAX
@@ -91,6 +106,8 @@ struct fuse_program {
     float **gradients;                   /* one a parameter; NULL: none, or not whole */
     uint32_t *gradient_buffers;          /* one a parameter: its whole gradient, or FUSE_NO_BUFFER */
     struct fuse_panel_user *panel_users; /* one an instruction */
+    uint32_t *norm_buffers;              /* one a parameter: its sum of squares, float64, or FUSE_NO_BUFFER */
+    double *norm_sums;                   /* one a parameter: the same, on the host */
 };
 
 /* Makes the list, compiles the kernels, plans the memory. The graph (with its frozen marks and callbacks) and the

@@ -112,12 +112,28 @@ static void tell_ledger(const struct fuse_program *program, const struct fuse_in
         fuse_ledger_touch(ledger, instruction->outputs[j], time);
     if (instruction->workspace != FUSE_NO_BUFFER)
         fuse_ledger_touch(ledger, instruction->workspace, time);
+    for (uint32_t p = 0; p < program->graph->parameter_count && instruction->kind == FUSE_RUN_NORM; p++)
+        if (program->norm_buffers[p] != FUSE_NO_BUFFER)
+            fuse_ledger_touch(ledger, program->norm_buffers[p], time);
     if (instruction->kind != FUSE_RUN_AFTER)
         return;
     for (uint32_t p = 0; p < program->graph->parameter_count; p++)
         if (program->gradient_buffers[p] != FUSE_NO_BUFFER &&
             (instruction->parameter == UINT32_MAX || instruction->parameter == p))
             fuse_ledger_touch(ledger, program->gradient_buffers[p], time);
+}
+
+/* Brings the sums of squares together and hands them over. */
+static int run_norm(struct fuse_program *program, struct fuse_error *error)
+{
+    for (uint32_t p = 0; p < program->graph->parameter_count; p++) {
+        const uint32_t buffer = program->norm_buffers[p];
+        if (buffer != FUSE_NO_BUFFER)
+            FUSE_TRY(program->backend->download(program->device, &program->norm_sums[p],
+                                                program->arena + program->buffers[buffer].offset,
+                                                sizeof program->norm_sums[p], error));
+    }
+    return program->options.on_norm(program->options.user, program->norm_sums, error);
 }
 
 static int run_instruction(struct fuse_program *program, struct fuse_instruction *instruction, const double *scalars,
@@ -134,6 +150,8 @@ static int run_instruction(struct fuse_program *program, struct fuse_instruction
     case FUSE_RUN_AFTER:
         return program->options.after_backward(program->options.user, instruction->parameter, program->gradients,
                                                error);
+    case FUSE_RUN_NORM:
+        return run_norm(program, error);
     case FUSE_RUN_LOAD:
         break; /* the batch is in place */
     }

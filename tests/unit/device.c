@@ -68,25 +68,24 @@ static void check(int status, const struct fuse_error *error)
         fail_msg("%d: %s %s", status, error->key, error->text);
 }
 
-void rig_up(struct rig *rig, struct fuse_graph *graph, uint32_t threads, enum fuse_loss_kind loss, enum fuse_mode mode,
-            const char *optimizer, const char *const *pairs, size_t pair_count)
+/* The dict holds the parameters in any case. */
+static void make_dict(struct rig *rig, struct fuse_graph *graph, uint32_t threads, enum fuse_mode mode,
+                      const char *optimizer, const char *const *pairs, size_t pair_count)
 {
     struct fuse_error error = FUSE_ERROR_INIT;
     *rig = (struct rig){.graph = graph};
     rig->backend = device_open(threads, &rig->device);
-    const struct fuse_component *component = find(FUSERUN_KIND_OPTIMIZER, optimizer != NULL ? optimizer : "sgd");
+    const struct fuse_component *component = find(FUSERUN_KIND_OPTIMIZER, optimizer);
     check(fuse_options_from_pairs(component, pairs, pair_count, &rig->options, &error), &error);
     const struct fuse_group_spec group = {.name = "default", .component = component, .options = rig->options};
     check(fuse_dict_new(graph, rig->backend, rig->device, mode, &group, 1, NULL, 0, &rig->dict, &error), &error);
     check(fuse_dict_allocate(rig->dict, graph, 1, &error), &error);
-    struct fuse_program_options options = {.loss = loss, .gradients = FUSE_GRADIENTS_RELEASE};
-    if (optimizer != NULL) {
-        check(fuse_dict_attach(rig->dict, graph, &error), &error);
-        options.gradients = fuse_dict_gradient_use(rig->dict);
-        options.after_backward = fuse_dict_after_backward;
-        options.user = rig->dict;
-    }
-    check(fuse_program_compile(graph, rig->backend, rig->device, &options, &rig->program, &error), &error);
+}
+
+static void make_program(struct rig *rig, const struct fuse_program_options *options)
+{
+    struct fuse_error error = FUSE_ERROR_INIT;
+    check(fuse_program_compile(rig->graph, rig->backend, rig->device, options, &rig->program, &error), &error);
     check(fuse_ledger_new(&rig->ledger, &error), &error);
     fuse_ledger_add_persistent(rig->ledger, FUSE_CATEGORY_PARAMETER, rig->dict->parameter_bytes);
     fuse_ledger_add_persistent(rig->ledger, FUSE_CATEGORY_OPTIMIZER_STATE, rig->dict->state_bytes);
@@ -100,6 +99,28 @@ void rig_up(struct rig *rig, struct fuse_graph *graph, uint32_t threads, enum fu
     memset(arena, 0xff, rig->program->arena_bytes);
     rig->arena = arena;
     fuse_program_bind(rig->program, rig->arena, rig->dict->parameters);
+}
+
+void rig_up(struct rig *rig, struct fuse_graph *graph, uint32_t threads, enum fuse_loss_kind loss, enum fuse_mode mode,
+            const char *optimizer, const char *const *pairs, size_t pair_count)
+{
+    struct fuse_error error = FUSE_ERROR_INIT;
+    make_dict(rig, graph, threads, mode, optimizer != NULL ? optimizer : "sgd", pairs, pair_count);
+    struct fuse_program_options options = {.loss = loss, .gradients = FUSE_GRADIENTS_RELEASE};
+    if (optimizer != NULL) {
+        check(fuse_dict_attach(rig->dict, graph, &error), &error);
+        options.gradients = fuse_dict_gradient_use(rig->dict);
+        options.after_backward = fuse_dict_after_backward;
+        options.user = rig->dict;
+    }
+    make_program(rig, &options);
+}
+
+void rig_up_with(struct rig *rig, struct fuse_graph *graph, uint32_t threads,
+                 const struct fuse_program_options *options)
+{
+    make_dict(rig, graph, threads, FUSE_MODE_FUSED, "sgd", NULL, 0);
+    make_program(rig, options);
 }
 
 void rig_down(struct rig *rig)

@@ -26,6 +26,9 @@ struct rig {
 /* Takes over `graph`. optimizer NULL: no dict, gradients released to the graph's own callbacks. */
 void rig_up(struct rig *rig, struct fuse_graph *graph, uint32_t threads, enum fuse_loss_kind loss, enum fuse_mode mode,
             const char *optimizer, const char *const *pairs, size_t pair_count);
+/* Without an optimizer: gradients go to the graph's own callbacks. */
+void rig_up_with(struct rig *rig, struct fuse_graph *graph, uint32_t threads,
+                 const struct fuse_program_options *options);
 void rig_down(struct rig *rig);
 
 /* One update on the batch given: inputs and targets are copied in. */
