@@ -368,9 +368,12 @@ int expression_parse(const char *text, const char *const *variables, int variabl
             return -1;
     if (unwind(&parser, COMPARISON) != 0)
         return -1;
-    if (parser.waiting_count > 0)
-        return wrong(&parser, parser.waiting[parser.waiting_count - 1].column, "this '(' is not closed");
-    return 0;
+    if (parser.waiting_count == 0)
+        return 0;
+    const struct waiting *const open = &parser.waiting[parser.waiting_count - 1];
+    if (open->function != NULL)
+        return wrong(&parser, open->column, "the '(' of %s is not closed", open->function->name);
+    return wrong(&parser, open->column, "this '(' is not closed");
 }
 
 /* ---- evaluating -------------------------------------------------------------------------------------------------- */

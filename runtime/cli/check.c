@@ -131,6 +131,7 @@ static int add_schedule(struct fuse_experiment *experiment, struct fuse_text *te
             fuse_text_addf(text, " at step 1, greatest %.6g at step %" PRId64 ", last %.6g at step %" PRId64 "\n",
                            preview->greatest, preview->greatest_step, preview->last, clock->total_updates);
     }
+    fuse_clock_add_notes(clock, "  ", text);
 out:
     clock->completed_updates = 0;
     free(previews);

@@ -145,6 +145,16 @@ static int print_plots(struct fuse_experiment *experiment, struct fuse_text *tex
     return status == FUSERUN_OK ? flush_text(text, true) : fuse_report_failure(error);
 }
 
+/* On stderr: stdout is for the values. */
+static void tell_notes(const struct fuse_experiment *experiment)
+{
+    struct fuse_text notes = {0};
+    fuse_clock_add_notes(experiment->clock, "fuserun: ", &notes);
+    if (!notes.failed && notes.length > 0)
+        (void)fputs(notes.data, stderr);
+    fuse_text_free(&notes);
+}
+
 int fuse_command_schedule(const struct fuse_arguments *arguments)
 {
     struct fuse_experiment *experiment = NULL;
@@ -153,6 +163,7 @@ int fuse_command_schedule(const struct fuse_arguments *arguments)
     int exit_status = fuse_open_experiment(arguments, &experiment);
     if (exit_status != FUSE_EXIT_DONE)
         goto out;
+    tell_notes(experiment);
     if (arguments->wants_csv)
         exit_status = print_csv(experiment, &text, &error);
     else if (arguments->wants_json)

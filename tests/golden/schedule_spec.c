@@ -144,6 +144,16 @@ double momentum_at(const struct fuse_schedule *schedule, int64_t position, doubl
     return fuse_schedule_momentum(schedule, &query);
 }
 
+void observe(struct fuse_schedule *schedule, int64_t position, const char *metric, double value)
+{
+    const struct fuse_schedule_observation observation = {.struct_size =
+                                                              FUSERUN_STRUCT_SIZE(fuse_schedule_observation, value),
+                                                          .position = position,
+                                                          .metric = metric,
+                                                          .value = value};
+    fuse_schedule_observe(schedule, &observation);
+}
+
 void assert_near(double ours, double expected, double tolerance, const char *what, int64_t position)
 {
     if (!(fabs(ours - expected) <= tolerance))
@@ -198,6 +208,18 @@ static const struct {
     {"cyclic", {"base_lr=0", "max_lr=1", "mode=exp_range", "gamma=2", "step_size_up=3"}},
     {"cyclic", {"base_lr=0", "max_lr=1", "step_size_up=9223372036854775807"}},
     {"cyclic", {"base_lr=1", "max_lr=1", "step_size_up=1", "step_size_down=9223372036854775807"}},
+    {"warmup_stable_decay", {"warmup=0", "decay=0"}},
+    {"warmup_stable_decay", {"warmup=9223372036854775807"}},
+    {"warmup_stable_decay", {"decay=9223372036854775807", "shape=sqrt"}},
+    {"warmup_stable_decay", {"warmup=9223372036854775807", "decay=9223372036854775807", "shape=cosine"}},
+    {"warmup_stable_decay", {"warmup=49", "decay=1", "min_factor=1"}},
+    {"inverse_sqrt", {"warmup=0"}},
+    {"inverse_sqrt", {"warmup=9223372036854775807"}},
+    {"plateau", {"patience=0", "factor=0", "threshold=0", "eps=0"}},
+    {"plateau", {"min_lr=1e300", "eps=1e300", "threshold=1e300", "mode=max"}},
+    {"plateau", {"patience=9223372036854775807", "cooldown=9223372036854775807"}},
+    {"formula", {"expr=base / (step + 1)"}},
+    {"formula", {"expr=base * if(total, step / total, 1) ^ -0 * exp(-epoch)"}},
 };
 _Static_assert(sizeof odd_settings / sizeof odd_settings[0] == ODD_COUNT, "schedule_spec.h counts them");
 

@@ -40,6 +40,8 @@ struct fuse_schedule *single(const char *plugin, int64_t length, const char *pai
 
 double value_at(const struct fuse_schedule *schedule, int64_t position, double base);
 double momentum_at(const struct fuse_schedule *schedule, int64_t position, double base);
+/* Tells an evaluation's result. */
+void observe(struct fuse_schedule *schedule, int64_t position, const char *metric, double value);
 void assert_near(double ours, double expected, double tolerance, const char *what, int64_t position);
 
 /* What fuse_schedule_warnings gave: how many, and the last as "SECTION: TEXT". */
@@ -51,7 +53,7 @@ struct warnings warnings_of(const struct fuse_schedule *schedule);
 
 /* Settings at the edge of what the options allow, one plugin each. */
 #define UPDATES_PER_EPOCH 7
-#define ODD_COUNT 30
+#define ODD_COUNT 42
 struct fuse_schedule *build_odd(size_t index, int64_t length);
 void add_odd(struct spec *spec, const char *name, size_t index);
 const char *odd_name(size_t index);

@@ -36,6 +36,13 @@ static void read_spec(const json_t *sections, struct spec *spec)
     }
 }
 
+/* The metric before value i, if there are metrics, to the schedule. */
+static void observe_before(struct fuse_schedule *schedule, const json_t *metrics, int64_t i)
+{
+    if (metrics != NULL && i > 0)
+        observe(schedule, i, "eval_loss", strtod(json_string_value(json_array_get(metrics, (size_t)i - 1)), NULL));
+}
+
 static void check_case(const json_t *golden, const char *label)
 {
     struct spec spec = {0};
@@ -43,16 +50,16 @@ static void check_case(const json_t *golden, const char *label)
     struct fuse_schedule *schedule = take(&spec, json_integer_value(json_object_get(golden, "length")));
     const int64_t count = json_integer_value(json_object_get(golden, "count"));
     const int64_t stride = json_integer_value(json_object_get(golden, "stride"));
-    size_t group;
-    const json_t *base_json;
-    json_array_foreach(json_object_get(golden, "bases"), group, base_json)
-    {
-        const double base = json_number_value(base_json);
-        const json_t *const expected = json_array_get(json_object_get(golden, "lr"), group);
-        assert_int_equal(json_array_size(expected), count);
-        for (int64_t i = 0; i < count; i++)
+    const json_t *const bases = json_object_get(golden, "bases");
+    for (int64_t i = 0; i < count; i++) {
+        observe_before(schedule, json_object_get(golden, "metrics"), i);
+        for (size_t group = 0; group < json_array_size(bases); group++) {
+            const double base = json_number_value(json_array_get(bases, group));
+            const json_t *const expected = json_array_get(json_object_get(golden, "lr"), group);
+            assert_int_equal(json_array_size(expected), count);
             assert_near(value_at(schedule, i * stride, base), json_number_value(json_array_get(expected, (size_t)i)),
                         1e-9 * base, label, i * stride);
+        }
     }
 
     const json_t *const momenta = json_object_get(golden, "momentum");
@@ -74,7 +81,7 @@ static void golden_values_equal_pytorchs(void **state)
     json_t *const cases = json_load_file(GOLDEN_FILE, 0, &error);
     if (cases == NULL)
         fail_msg("%s:%d: %s", GOLDEN_FILE, error.line, error.text);
-    assert_true(json_array_size(cases) > 70);
+    assert_true(json_array_size(cases) > 160);
     size_t i;
     const json_t *golden;
     json_array_foreach(cases, i, golden)
