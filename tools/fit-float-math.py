@@ -2,7 +2,7 @@
 """Makes the polynomials of plugins/backends/cpu/float_math.h and prints their relative errors.
 
 Needs mpmath. Each is the interpolation at Chebyshev nodes in 40 digits, written as coefficients of powers, whose
-largest relative error over the interval is then measured with the coefficients rounded to double."""
+largest relative error over the interval is then measured with the coefficients rounded to double. The last two are used in float, whose rounding is above their error."""
 import mpmath as mp
 
 mp.mp.dps = 40
@@ -29,11 +29,13 @@ def show(name, function, low, high, degree):
         print(f"    {i:2d} {c!r}")
 
 
-def scaled_erfc(t):
-    z = 3 * (1 + t) / (1 - t)
-    return (1 + 2 * z) * mp.exp(z * z) * mp.erfc(z)
+def tail(q):
+    """With q = 0.3 u / (1 + 0.3 u): Phi(-u) e^(u^2/2) (1 + 0.3 u)."""
+    u = q / (1 - q) / mp.mpf("0.3")
+    return mp.exp(u * u / 2) * mp.erfc(u / mp.sqrt(2)) / 2 * (1 + mp.mpf("0.3") * u)
 
 
 half_ln2 = mp.log(2) / 2 * mp.mpf("1.0001")
 show("exp(r)", mp.exp, -half_ln2, half_ln2, 7)
-show("(1 + 2z) exp(z^2) erfc(z), t = (z - 3)/(z + 3)", scaled_erfc, mp.mpf(-1), (mp.mpf(11) - 3) / (11 + 3), 12)
+show("exp(r), for float", mp.exp, -half_ln2, half_ln2, 6)
+show("Phi(-u) e^(u^2/2) (1 + 0.3 u), q = 0.3 u / (1 + 0.3 u)", tail, mp.mpf(0), mp.mpf("4.38") / mp.mpf("5.38"), 9)

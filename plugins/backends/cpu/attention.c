@@ -98,13 +98,14 @@ static void *product_scratch_of(const struct run *run, int worker)
 FUSE_CLONES static float softmax_row(float *scores, int64_t count, double scale)
 {
     const float largest = fuse_largest(scores, count);
+    const float slope = (float)scale;
     double sum = 0.0;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        scores[i] = fuse_exp_float((scores[i] - largest) * slope);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++) {
-        const double e = fuse_exp((double)(scores[i] - largest) * scale);
-        sum += e;
-        scores[i] = (float)e;
-    }
+    for (int64_t i = 0; i < count; i++)
+        sum += (double)scores[i];
     const float factor = (float)(1.0 / sum);
 #pragma omp simd
     for (int64_t i = 0; i < count; i++)
@@ -157,7 +158,7 @@ FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t 
     const float slope = (float)scale;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        const float p = (float)fuse_exp((double)scores[i] * scale - lse);
+        const float p = fuse_exp_float((float)((double)scores[i] * scale - lse));
         scores[i] = p;
         dp[i] = p * (dp[i] - sum) * slope;
     }
