@@ -18,6 +18,9 @@ struct fuse_arguments {
     bool wants_csv;
     const char *config; /* --config */
     const char *to;     /* --to */
+    const char *html;   /* --html */
+    bool wants_svg;
+    const char *svg;    /* --svg; NULL: to stdout */
     const char **words; /* positional: for most the config, then overrides */
     size_t count;
 };
@@ -28,6 +31,8 @@ int fuse_command_schedule(const struct fuse_arguments *arguments);
 int fuse_command_plugins(const struct fuse_arguments *arguments);
 int fuse_command_inspect(const struct fuse_arguments *arguments);
 int fuse_command_export(const struct fuse_arguments *arguments);
+int fuse_command_report(const struct fuse_arguments *arguments);
+int fuse_command_compare(const struct fuse_arguments *arguments);
 
 /* One line on stderr, "fuserun: ..."; returns FUSE_EXIT_USAGE. */
 int fuse_usage_error(const char *format, ...) FUSERUN_PRINTF(1, 2);

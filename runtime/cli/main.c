@@ -15,6 +15,9 @@ static const char usage[] =
     "       fuserun plugins [NAME] [--config CONFIG.ini]          every plugin found, or one and its options\n"
     "       fuserun inspect FILE                                  names, types and shapes in a .safetensors or .pth\n"
     "       fuserun export RUN_OR_FILE --to X.pth                 weights for PyTorch\n"
+    "       fuserun report RUN_DIR [--svg [X.svg]]                make a run's memory.html again, or a picture of it\n"
+    "       fuserun compare RUN_DIR... [--html X.html] [--svg [X.svg]]\n"
+    "                                                             runs side by side: a table, a page, a picture\n"
     "       fuserun --help | --version\n"
     "\n"
     "Every command but the first takes --json. Exit status: 0 done, 1 failed on the way, 2 a mistake in the config or\n"
@@ -26,17 +29,19 @@ struct command {
     bool takes_csv;
     bool takes_config;
     bool takes_to;
+    bool takes_svg;
+    bool takes_html;
 };
 static const struct command commands[] = {
-    {"check", fuse_command_check, false, false, false},
-    {"schedule", fuse_command_schedule, true, false, false},
-    {"plugins", fuse_command_plugins, false, true, false},
-    {"inspect", fuse_command_inspect, false, false, false},
-    {"compare", NULL, false, false, false},
-    {"report", NULL, false, false, false},
-    {"export", fuse_command_export, false, false, true},
-    {"eval", NULL, false, false, false},
-    {"predict", NULL, false, false, false},
+    {.name = "check", .execute = fuse_command_check},
+    {.name = "schedule", .execute = fuse_command_schedule, .takes_csv = true},
+    {.name = "plugins", .execute = fuse_command_plugins, .takes_config = true},
+    {.name = "inspect", .execute = fuse_command_inspect},
+    {.name = "compare", .execute = fuse_command_compare, .takes_svg = true, .takes_html = true},
+    {.name = "report", .execute = fuse_command_report, .takes_svg = true},
+    {.name = "export", .execute = fuse_command_export, .takes_to = true},
+    {.name = "eval"},
+    {.name = "predict"},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 
@@ -136,6 +141,19 @@ static int read_option(int count, char **values, int *at, const char *name, cons
     return FUSE_EXIT_DONE;
 }
 
+/* `--svg`, `--svg=PATH`, or `--svg X.svg`: a word that ends otherwise is not its value. */
+static void read_svg(int count, char **values, int *at, struct fuse_arguments *arguments)
+{
+    const char *value = values[*at];
+    const char *next = *at + 1 < count ? values[*at + 1] : "";
+    const size_t length = strlen(next);
+    arguments->wants_svg = true;
+    if (value[strlen("--svg")] == '=')
+        arguments->svg = value + strlen("--svg=");
+    else if (length > 4 && strcmp(next + length - 4, ".svg") == 0)
+        arguments->svg = values[++*at];
+}
+
 /* Flags may stand anywhere; everything else is a word. command NULL: run. */
 static int read_arguments(int count, char **values, const struct command *command, struct fuse_arguments *arguments)
 {
@@ -154,6 +172,10 @@ static int read_arguments(int count, char **values, const struct command *comman
             FUSE_TRY(read_option(count, values, &i, "--config", "CONFIG.ini", &arguments->config));
         else if (command != NULL && command->takes_to && is_option(value, "--to"))
             FUSE_TRY(read_option(count, values, &i, "--to", "X.pth", &arguments->to));
+        else if (command != NULL && command->takes_html && is_option(value, "--html"))
+            FUSE_TRY(read_option(count, values, &i, "--html", "X.html", &arguments->html));
+        else if (command != NULL && command->takes_svg && is_option(value, "--svg"))
+            read_svg(count, values, &i, arguments);
         else
             return fuse_usage_error("%s does not know the option '%s'; fuserun --help shows all",
                                     command != NULL ? command->name : "a run", value);

@@ -3,6 +3,7 @@
 #include "config/options.h"
 #include "files/output.h"
 #include "graph/describe.h"
+#include "memory/report.h"
 #include "memory/snapshot.h"
 
 #include <inttypes.h>
@@ -280,8 +281,10 @@ int fuse_pictures_write(const struct fuse_experiment *experiment, const struct f
     }
     if (is_on(experiment, "snapshot"))
         FUSE_TRY_OUT(fuse_snapshot_write(pickle, &describer.description, FUSERUN_VERSION, FUSE_SNAPSHOT_EVENTS, error));
-    if (is_on(experiment, "timeline"))
+    if (is_on(experiment, "timeline")) {
         FUSE_TRY_OUT(write_json(experiment, &describer.description, json, rss_peak_bytes, error));
+        FUSE_TRY_OUT(fuse_report_write(outputs->folder, error));
+    }
 out:
     free(json);
     free(pickle);

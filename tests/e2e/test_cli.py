@@ -33,7 +33,7 @@ class Words(Case):
         self.assertEqual(self.left_behind(), ["data.safetensors", "t.ini"])
 
     def test_commands_of_other_versions_are_refused_by_name(self):
-        for command in ("compare", "report", "eval", "predict"):
+        for command in ("eval", "predict"):
             done = self.fuserun(command, "x", status=2)
             self.assertIn("'%s' is not in this version" % command, done.stderr)
 
