@@ -95,7 +95,7 @@ static bool remark(struct check *check, const struct fuse_clock_curve *curve, co
             return true;
         }
     }
-    if (!rises_again(course, value))
+    if (fuse_schedule_rises(curve->schedule) || !rises_again(course, value))
         return false;
     char number[FUSE_NUMBER_CHARS];
     fuse_config_warn(check->config, check->diagnostics, curve->section, "plugin",
@@ -132,7 +132,7 @@ static bool walk(struct check *check, const struct fuse_clock_curve *curve, uint
 static bool check_curve(struct check *check, const struct fuse_clock_curve *curve)
 {
     /* A momentum falls and rises because it is cycled, and a schedule that has told of something is told of once. */
-    bool has_remark = curve->option == NULL || check->warning_count > 0 || fuse_schedule_rises(curve->schedule);
+    bool has_remark = curve->option == NULL || check->warning_count > 0;
     for (uint32_t g = 0; g < check->dict->group_count; g++) {
         if (curve->hyper[g] < 0 || check->dict->groups[g].parameter_count == 0)
             continue;

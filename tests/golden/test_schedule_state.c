@@ -235,6 +235,30 @@ static void cycles_mean_to_rise(void **state)
     fuse_schedule_free(&schedule);
 }
 
+/* In epochs a formula still counts updates, of which an epoch has UPDATES_PER_EPOCH; a stage has its own start and
+ * total. */
+static void formulas_know_the_unit(void **state)
+{
+    (void)state;
+    struct spec spec = {0};
+    struct fuse_error error = FUSE_ERROR_INIT;
+    for (int unit_is_epoch = 0; unit_is_epoch < 2; unit_is_epoch++) {
+        struct fuse_schedule *schedule = NULL;
+        add(&spec, "scheduler", "sequential", "stages=a, b", "milestones=3", NULL);
+        add(&spec, "scheduler.a", "constant", NULL);
+        add(&spec, "scheduler.b", "formula", "expr=step + epoch * 1000 + total * 1000000", NULL);
+        assert_int_equal(try_build(&spec, 10, unit_is_epoch != 0, &schedule, &error), FUSERUN_OK);
+        const double a_position = unit_is_epoch != 0 ? UPDATES_PER_EPOCH : 1;
+        for (int64_t k = 3; k < 12; k++) {
+            const double step = (double)(k - 3) * a_position;
+            assert_near(value_at(schedule, k, 1), step + 1000 * step / UPDATES_PER_EPOCH + 7e6 * a_position, 1e-8,
+                        "formula", k);
+        }
+        fuse_schedule_free(&schedule);
+        clear(&spec);
+    }
+}
+
 static bool is_above_1(void *user, double value)
 {
     ++*(int *)user;
@@ -339,6 +363,7 @@ int main(void)
         cmocka_unit_test(row_12_warm_ups_start_at_base_over_n),
         cmocka_unit_test(warm_ups_longer_than_the_run_are_told),
         cmocka_unit_test(cycles_mean_to_rise),
+        cmocka_unit_test(formulas_know_the_unit),
         cmocka_unit_test(the_deepest_wrong_stage_is_blamed),
         cmocka_unit_test(any_tree_is_finite),
     };
