@@ -377,6 +377,8 @@ static void test_pickles(void **state)
     }
 }
 
+#define TEN "\x85\x85\x85\x85\x85\x85\x85\x85\x85\x85"
+
 /* What is small in the file and huge in memory. */
 static void test_bombs(void **state)
 {
@@ -390,6 +392,8 @@ static void test_bombs(void **state)
         {"", "]", ".", "take more than 48 MiB", 16000000},
         {"N", "\x85", ".", "nested more than 64 deep", 1000000},
         {"N", "\x85", ".", "nested more than 64 deep", 64},
+        /* deep only where a value that was looked at before is used again */
+        {"N" TEN TEN TEN TEN "q\1h\1", "\x85", "\x86.", "nested more than 64 deep", 40},
         {"N", "]q\x01", ".", "stops with anything but one value", 1000},
         {"]q\1(", "h\1", "e.", "a value holds itself", 1000000},
         {"](", "h\1", "e.", "never stored", 1000},
