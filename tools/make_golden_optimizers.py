@@ -4,7 +4,10 @@ by its authors' formula, below).
 
     python3 tools/make_golden_optimizers.py        (needs torch 2.13 and safetensors; the tests need neither)
 
-The text lists the cases, the tensors hold PyTorch's weights, one tensor [checkpoints, elements] a case. Initial weights
+and whole_optimizers.txt and .safetensors: weights after 12 updates by the optimizers that look at whole parameters
+(muon: in double precision, and PyTorch's own, in bfloat16, after the first update as muon_bfloat16.NAME).
+
+The text lists the cases, the tensors hold the weights, one tensor [checkpoints, elements] a case. Initial weights
 and gradients are not stored: value() below and the same function in tests/golden/test_optimizers.c make them, exactly,
 from integers.
 """
@@ -181,6 +184,8 @@ LION = {
     "driven_beta2": {"lr": 0.05},
 }
 DRIVES = {
+    ("adafactor", "driven"): ["lr", "weight_decay"],
+    ("muon", "driven"): ["lr", "momentum", "weight_decay"],
     ("sgd", "driven_momentum"): ["lr", "momentum", "weight_decay"],
     ("sgd", "driven_nesterov"): ["lr", "momentum"],
     ("lion", "driven_beta1"): ["lr", "beta1", "weight_decay"],
@@ -225,6 +230,65 @@ PLUGINS = {
     "lion": (Lion, LION),
 }
 
+# Shapes: odd ones, wide and tall, vectors, more than two dimensions.
+ADAFACTOR_SHAPES = [(1,), (33,), (7, 33), (17, 5), (2, 3, 4, 5), (1, 1, 9), (1, 13), (13, 1)]
+LARGE_SHAPES = [(4097,), (65, 63)]
+MUON_SHAPES = [(1, 1), (5, 3), (7, 33), (33, 7), (24, 24), (1, 9), (9, 1)]
+ADAFACTOR = {
+    "default": {},
+    "lr": {"lr": 0.3},
+    "beta2_decay_1": {"lr": 0.1, "beta2_decay": -0.3},
+    "beta2_decay_2": {"lr": 0.1, "beta2_decay": 0.0},
+    "eps_1": {"lr": 0.1, "eps": (0.1, 1e-3)},
+    "eps_2": {"lr": 0.1, "eps": (None, 3.0)},
+    "d": {"lr": 0.1, "d": 1.5},
+    "weight_decay": {"lr": 0.1, "weight_decay": 0.3},
+    "maximize": {"lr": 0.1, "maximize": True},
+    "mix": {"lr": 0.1, "beta2_decay": -0.5, "eps": (1e-2, 0.5), "d": 1.2, "weight_decay": 0.2, "maximize": True},
+    "driven": {"lr": 0.1, "weight_decay": 0.1},
+}
+MUON = {
+    "default": {},
+    "lr": {"lr": 0.05},
+    "weight_decay": {"lr": 0.05, "weight_decay": 0.5},
+    "momentum": {"lr": 0.05, "momentum": 0.5},
+    "nesterov": {"lr": 0.05, "nesterov": False},
+    "ns_coefficients": {"lr": 0.05, "ns_coefficients": (2.0, -1.5, 0.5)},
+    "ns_steps_1": {"lr": 0.05, "ns_steps": 2},
+    "ns_steps_2": {"lr": 0.05, "ns_steps": 8},
+    "eps": {"lr": 0.05, "eps": 5.0},
+    "adjust_1": {"lr": 0.05, "adjust_lr_fn": "original"},
+    "adjust_2": {"lr": 0.05, "adjust_lr_fn": "match_rms_adamw"},
+    "driven": {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
+}
+
+
+class DoubleMuon(torch.optim.Optimizer):
+    """Jordan's Muon with PyTorch's options, in double precision throughout."""
+
+    def __init__(self, parameters, lr=1e-3, weight_decay=0.1, momentum=0.95, nesterov=True,
+                 ns_coefficients=(3.4445, -4.7750, 2.0315), eps=1e-7, ns_steps=5, adjust_lr_fn=None):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        self.nesterov, self.coefficients, self.eps, self.steps = nesterov, ns_coefficients, eps, ns_steps
+        self.matches = adjust_lr_fn == "match_rms_adamw"
+
+    @torch.no_grad()
+    def step(self):
+        a, b, c = self.coefficients
+        for group in self.param_groups:
+            mu, lr = group["momentum"], group["lr"]
+            for w in group["params"]:
+                g = w.grad
+                m = self.state[w]["m"] = mu * self.state[w].get("m", torch.zeros_like(w)) + (1 - mu) * g
+                x = (1 - mu) * g + mu * m if self.nesterov else m
+                x = x / max(float(torch.linalg.matrix_norm(x)), self.eps)
+                for _ in range(self.steps):
+                    gram = x @ x.T
+                    x = a * x + b * gram @ x + c * gram @ gram @ x
+                rows, columns = w.shape
+                ratio = 0.2 * max(rows, columns) ** 0.5 if self.matches else max(1.0, rows / columns) ** 0.5
+                w.copy_((1 - lr * group["weight_decay"]) * w - lr * ratio * x)
+
 
 def value(stream, index):
     """Element `index` of a stream: [-1, 1) in steps of 2^-23, scaled by 1, 1/2, ... 1/128; exact in float32.
@@ -255,22 +319,28 @@ def scaled(group, base, name, factor):
         group[name] = base[name] * factor
 
 
-def run(optimizer_class, options, drives):
-    ends = numpy.cumsum(SIZES)
-    pieces = [numpy.arange(end - size, end) for size, end in zip(SIZES, ends)]
-    parameters = [torch.nn.Parameter(value(0, piece)) for piece in pieces]
-    optimizer = optimizer_class(parameters, foreach=False, **options)
+def run(optimizer_class, options, drives, shapes, checkpoints, dtype=torch.float32):
+    sizes = [int(numpy.prod(shape)) for shape in shapes]
+    ends = numpy.cumsum(sizes)
+    pieces = [numpy.arange(end - size, end) for size, end in zip(sizes, ends)]
+
+    def tensors(stream):
+        return [value(stream, piece).to(dtype).reshape(shape) for piece, shape in zip(pieces, shapes)]
+
+    parameters = [torch.nn.Parameter(tensor) for tensor in tensors(0)]
+    optimizer = optimizer_class(parameters, **options)
     group = optimizer.param_groups[0]
     base = dict(group)
     kept = []
     for update, factor in enumerate(FACTORS, start=1):
-        for parameter, piece in zip(parameters, pieces):
-            parameter.grad = value(update, piece)
+        for parameter, gradient in zip(parameters, tensors(update)):
+            parameter.grad = gradient
         for name in drives:
             scaled(group, base, name, factor)
         optimizer.step()
-        if update in CHECKPOINTS:
-            kept.append(torch.cat([parameter.detach() for parameter in parameters]).numpy().copy())
+        if update in checkpoints:
+            flat = torch.cat([parameter.detach().flatten() for parameter in parameters])
+            kept.append(flat.to(torch.float32).numpy().copy())
     return numpy.stack(kept)
 
 
@@ -278,26 +348,51 @@ def as_text(option):
     if isinstance(option, bool):
         return "yes" if option else "no"
     if isinstance(option, tuple):
-        return ",".join(repr(element) for element in option)
-    return repr(option)
+        return ",".join(as_text(element) for element in option)
+    return "none" if option is None else str(option)
+
+
+def header(file):
+    return [
+        "# Made by tools/make_golden_optimizers.py: case NAME PLUGIN DRIVEN,... OPTION=VALUE ...",
+        f"# Driven options of update k: configured value times the k-th factor. Weights: {file}.",
+        "factors " + " ".join(repr(factor) for factor in FACTORS),
+    ]
+
+
+def line_of(plugin, case, options):
+    pairs = [f"{key}={as_text(option)}" for key, option in options.items()]
+    return " ".join(["case", f"{plugin}.{case}", plugin, ",".join(DRIVES.get((plugin, case), ["lr"])), *pairs])
+
+
+def write(stem, lines, tensors):
+    save_file(tensors, FOLDER / f"{stem}.safetensors")
+    (FOLDER / f"{stem}.safetensors").chmod(0o644)
+    (FOLDER / f"{stem}.txt").write_text("\n".join(lines) + "\n")
 
 
 def main():
-    lines = [
-        "# Made by tools/make_golden_optimizers.py: case NAME PLUGIN DRIVEN,... OPTION=VALUE ...",
-        "# Driven options of update k: configured value times the k-th factor. Weights: optimizers.safetensors.",
-        "factors " + " ".join(repr(factor) for factor in FACTORS),
-    ]
-    tensors = {}
+    lines, tensors = header("optimizers.safetensors"), {}
     for plugin, (optimizer_class, cases) in PLUGINS.items():
         for case, options in cases.items():
             drives = DRIVES.get((plugin, case), ["lr"])
-            name = f"{plugin}.{case}"
-            tensors[name] = run(optimizer_class, options, drives)
-            pairs = [f"{key}={as_text(option)}" for key, option in options.items()]
-            lines.append(" ".join(["case", name, plugin, ",".join(drives), *pairs]))
-    save_file(tensors, FOLDER / "optimizers.safetensors")
-    (FOLDER / "optimizers.txt").write_text("\n".join(lines) + "\n")
+            tensors[f"{plugin}.{case}"] = run(optimizer_class, {"foreach": False, **options}, drives,
+                                              [(size,) for size in SIZES], CHECKPOINTS)
+            lines.append(line_of(plugin, case, options))
+    write("optimizers", lines, tensors)
+
+    lines, tensors = header("whole_optimizers.safetensors"), {}
+    for case, options in ADAFACTOR.items():
+        drives = DRIVES.get(("adafactor", case), ["lr"])
+        tensors[f"adafactor.{case}"] = run(torch.optim.Adafactor, options, drives, ADAFACTOR_SHAPES, [12])
+        lines.append(line_of("adafactor", case, options))
+    tensors["adafactor_large.lr"] = run(torch.optim.Adafactor, ADAFACTOR["lr"], ["lr"], LARGE_SHAPES, [12])
+    for case, options in MUON.items():
+        drives = DRIVES.get(("muon", case), ["lr"])
+        tensors[f"muon.{case}"] = run(DoubleMuon, options, drives, MUON_SHAPES, [12], torch.float64)
+        tensors[f"muon_bfloat16.{case}"] = run(torch.optim.Muon, options, drives, MUON_SHAPES, [1])
+        lines.append(line_of("muon", case, options))
+    write("whole_optimizers", lines, tensors)
 
 
 if __name__ == "__main__":

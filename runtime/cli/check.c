@@ -158,18 +158,70 @@ static void add_memory(const struct fuse_experiment *experiment, struct fuse_tex
     }
 }
 
-static void add_costs(const struct fuse_experiment *experiment, struct fuse_text *text)
+/* What the other way of measuring the norm would peak at; 0 if it cannot be told. */
+static uint64_t peak_with(struct fuse_experiment *experiment, const struct fuse_pass *pass, enum fuse_norm_use norm)
+{
+    struct fuse_program_options options = pass->program->options;
+    struct fuse_program *program = NULL;
+    struct fuse_error ignored = FUSE_ERROR_INIT;
+    struct fuse_peak peak = {0};
+    options.norm = norm;
+    if (fuse_program_compile(pass->graph, experiment->backend, experiment->device, &options, &program, &ignored) ==
+        FUSERUN_OK)
+        fuse_program_peak(program, experiment->persistent, &peak);
+    fuse_program_free(&program);
+    return peak.bytes;
+}
+
+static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    static const struct {
+        enum fuse_norm_use use;
+        const char *name, *cost;
+    } ways[] = {
+        {FUSE_NORM_NONE, "off", "nothing"},
+        {FUSE_NORM_DEFER, "deferred", "weights' gradients are measured without being formed, then formed in panels"},
+        {FUSE_NORM_TWICE, "two_pass", "a second backward pass"},
+        {FUSE_NORM_KEEP, "keep", "all gradients are alive at the end of backward"},
+    };
+    const struct fuse_clip *clip = &experiment->dict->clip;
+    const struct fuse_pass *pass = &experiment->passes[0];
+    const enum fuse_norm_use used = pass->program->options.norm;
+    char shown[FUSE_BYTES_CHARS];
+    if (clip->max_value > 0)
+        fuse_text_add(text, "  clipping       by value: one pass over each gradient while it is in cache\n");
+    else if (clip->max_parameter_norm > 0)
+        fuse_text_add(text, "  clipping       by each parameter's norm: its gradient is formed whole\n");
+    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+        const bool is_used = ways[i].use == used;
+        const bool is_possible = experiment->dict->mode == FUSE_MODE_FUSED || is_used;
+        if ((used == FUSE_NORM_NONE && !is_used) || !is_possible ||
+            (is_used && used == FUSE_NORM_NONE && clip->max_value + clip->max_parameter_norm > 0))
+            continue;
+        fuse_text_addf(text, "  %s %s: peak %s, %s\n", is_used ? "clipping      " : "               instead",
+                       ways[i].name, fuse_bytes_show(peak_with(experiment, pass, ways[i].use), shown), ways[i].cost);
+    }
+}
+
+static void add_costs(struct fuse_experiment *experiment, struct fuse_text *text)
 {
     const char *mode = fuse_option_text(fuse_config_options(experiment->config, "optimizer"), "mode");
-    fuse_text_addf(text,
-                   "costs in mode %s\n"
-                   "  clipping       off: nothing\n"
-                   "  accumulation   one micro-batch an update: nothing\n"
-                   "  nonfinite      stop: each gradient is looked at once, where it is formed; no memory%s\n",
-                   mode,
-                   experiment->dict->mode == FUSE_MODE_FUSED
-                       ? "; weights updated before the first bad gradient have moved"
-                       : "; no weight moves in an update with a bad gradient");
+    const struct fuse_dict *dict = experiment->dict;
+    fuse_text_addf(text, "costs in mode %s\n", mode);
+    if (experiment->pass_count > 0 && experiment->passes[0].purpose == FUSE_PURPOSE_TRAIN)
+        add_clipping(experiment, text);
+    fuse_text_add(text, "  accumulation   one micro-batch an update: nothing\n");
+    if (dict->clip.skips_nonfinite)
+        fuse_text_addf(text, "  nonfinite      skip: %s\n",
+                       dict->mode == FUSE_MODE_FUSED
+                           ? "every gradient is measured before any is applied, in the way that clipping names"
+                           : "each gradient is looked at once, where it is formed; no memory");
+    else
+        fuse_text_addf(text,
+                       "  nonfinite      stop: each gradient is looked at once, where it is formed; no memory%s\n",
+                       dict->mode == FUSE_MODE_FUSED && dict->clip.max_norm == 0
+                           ? "; weights updated before the first bad gradient have moved"
+                           : "; no weight moves in an update with a bad gradient");
 }
 
 static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)

@@ -47,6 +47,24 @@ static int compare(const void *a, const void *b)
     return names != 0 ? names : strcmp(first->file, second->file);
 }
 
+/* What a config would be told when it names one of them: a file that hides another, a folder that is not searched. */
+static int tell_notices(struct fuse_registry *registry, const struct catalogue *catalogue)
+{
+    for (size_t i = 0; i < catalogue->count; i++) {
+        const struct found *found = &catalogue->found[i];
+        const struct fuse_component *component;
+        const char *file;
+        struct fuse_error ignored = FUSE_ERROR_INIT; /* of a broken file: told when it was visited */
+        const int status = fuse_registry_find(registry, (enum fuse_kind)found->component->kind, found->plugin->name,
+                                              &component, &file, &ignored);
+        if (status == FUSERUN_ERROR_MEMORY)
+            return fuse_report_failure(&ignored);
+    }
+    for (size_t i = 0; i < fuse_registry_notice_count(registry); i++)
+        fprintf(stderr, "fuserun: warning: %s\n", fuse_registry_notice(registry, i));
+    return FUSE_EXIT_DONE;
+}
+
 static const struct fuse_option *option_of(const struct fuse_component *component, uint32_t index)
 {
     return (const void *)((const char *)component->options + (size_t)index * component->option_stride);
@@ -270,7 +288,9 @@ int fuse_command_plugins(const struct fuse_arguments *arguments)
     }
     if (catalogue.count > 0)
         qsort(catalogue.found, catalogue.count, sizeof *catalogue.found, compare);
-    exit_status = print_catalogue(&catalogue, names > 0 ? arguments->words[0] : NULL, arguments->wants_json);
+    exit_status = tell_notices(registry, &catalogue);
+    if (exit_status == FUSE_EXIT_DONE)
+        exit_status = print_catalogue(&catalogue, names > 0 ? arguments->words[0] : NULL, arguments->wants_json);
 out:
     free(catalogue.found);
     fuse_registry_free(&registry);

@@ -466,6 +466,24 @@ static void choose_length(struct fuse_config *config, struct fuse_section *run, 
     fuse_entry_fail(config, diagnostics, run->name, later, "'%s' is set too; exactly one of the two", earlier->key);
 }
 
+/* Three ways to clip, one at a time: what they would mean together nobody has said. */
+static void check_clipping(struct fuse_config *config, struct fuse_section *optimizer,
+                           struct fuse_diagnostics *diagnostics)
+{
+    static const char *const keys[] = {"clip_grad_norm", "clip_grad_value", "clip_grad_norm_per_parameter"};
+    const struct fuse_entry *first = NULL;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        struct fuse_entry *entry = fuse_section_entry(optimizer, keys[i]);
+        if (entry == NULL || entry->text[0] == '\0')
+            continue;
+        if (first != NULL)
+            fuse_entry_fail(config, diagnostics, optimizer->name, entry, "'%s' is set too; one of them at the most",
+                            first->key);
+        else
+            first = entry;
+    }
+}
+
 static void check_length(struct fuse_config *config, struct fuse_section *run, struct fuse_diagnostics *diagnostics)
 {
     if (run->places != NULL && !config->has_lost_layer && fuse_section_entry(run, "steps") == NULL &&
@@ -545,6 +563,7 @@ int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *
     check_missing(config, diagnostics);
     struct fuse_section *run = fuse_config_section(config, "run");
     choose_length(config, run, diagnostics);
+    check_clipping(config, fuse_config_section(config, "optimizer"), diagnostics);
     /* [data] and [optimizer] before what inherits from them, so that a mistake is told under its own section. */
     fuse_section_make_values(config, fuse_config_section(config, "data"), diagnostics);
     fuse_section_make_values(config, fuse_config_section(config, "optimizer"), diagnostics);

@@ -77,6 +77,9 @@ static const struct fuse_option optimizer_options[] = {
     CHOICE("mode", "fused|per_param|foreach", "fused", "when updates are applied"),
     INTEGER("accumulate", "[1, inf)", "1", "micro-batches in an update"),
     NUMBER("clip_grad_norm", "(0, inf)", NULL, "the greatest global norm of the gradient"),
+    NUMBER("clip_grad_value", "(0, inf)", NULL, "the greatest size of an element of the gradient"),
+    NUMBER("clip_grad_norm_per_parameter", "(0, inf)", NULL,
+           "the greatest norm of each parameter's gradient by itself"),
     CHOICE("clip_algorithm", "auto|deferred|two_pass|keep", "auto", "how the norm is found in fused mode"),
     BOOL("log_grad_norm", "no", "write the norm to metrics.jsonl"),
 };
@@ -117,11 +120,9 @@ static const struct {
     const char *key;
     const char *accepted;
 } unsupported[] = {
-    {FUSE_ROLE_RUN, "device", "auto|cpu"},        {FUSE_ROLE_RUN, "precision", "fp32"},
-    {FUSE_ROLE_RUN, "resume", "auto|never"},      {FUSE_ROLE_RUN, "nonfinite", "stop"},
-    {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},     {FUSE_ROLE_OPTIMIZER, "clip_grad_norm", ""},
-    {FUSE_ROLE_OPTIMIZER, "log_grad_norm", "no"}, {FUSE_ROLE_CHECKPOINT, "every", ""},
-    {FUSE_ROLE_CHECKPOINT, "background", "no"},
+    {FUSE_ROLE_RUN, "device", "auto|cpu"},   {FUSE_ROLE_RUN, "precision", "fp32"},
+    {FUSE_ROLE_RUN, "resume", "auto|never"}, {FUSE_ROLE_OPTIMIZER, "accumulate", "1"},
+    {FUSE_ROLE_CHECKPOINT, "every", ""},     {FUSE_ROLE_CHECKPOINT, "background", "no"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])

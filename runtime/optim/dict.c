@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "config/options.h"
+#include "plugin/registry.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -43,6 +44,8 @@ static int new_group(struct fuse_dict *dict, struct fuse_group *group, const str
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' selects rule %u of %u",
                          spec->component->name, rule, optimizer->rule_count);
     group->rule = optimizer->rules[rule];
+    if (group->rule->update_tensor != NULL)
+        return FUSERUN_OK;
     return dict->backend->compile_rule(dict->device, group->rule, &group->compiled, error);
 }
 
@@ -53,6 +56,95 @@ uint32_t fuse_group_of(const char *parameter, const struct fuse_group_spec *grou
             if (fuse_glob_match(groups[g].match[i], parameter))
                 return (uint32_t)g;
     return 0;
+}
+
+/* Sizes of states for an element-wise rule. */
+static void plan_elements(const struct fuse_group *group, struct fuse_entry *entry)
+{
+    for (uint32_t s = 0; s < group->rule->state_count; s++)
+        entry->state_counts[s] = entry->element_count;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A rule that wants the parameter whole says itself what it needs. */
+static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, struct fuse_entry *entry,
+                       struct fuse_error *error)
+{
+    if (dict->backend->compile_tensor == NULL)
+        return fuse_fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                         "the optimizer '%s' updates whole parameters, which this device cannot do",
+                         group->component->name);
+    struct fuse_tensor_plan plan = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_plan, product_count),
+                                    .rank = entry->rank,
+                                    .shape = entry->shape,
+                                    .hyper = group->base};
+    FUSE_TRY(group->rule->plan_tensor(fuse_host(), &plan, error));
+    if (plan.product_count > FUSERUN_MAX_PRODUCTS)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                         "optimizer '%s' plans %u products, FUSERUN_MAX_PRODUCTS is %d", group->component->name,
+                         plan.product_count, FUSERUN_MAX_PRODUCTS);
+    for (uint32_t s = 0; s < group->rule->state_count; s++) {
+        if (plan.state_counts[s] < 0)
+            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans a state of negative size",
+                             group->component->name);
+        entry->state_counts[s] = plan.state_counts[s];
+    }
+    for (uint32_t i = 0; i < plan.product_count; i++)
+        if (plan.products[i].m < 1 || plan.products[i].n < 1 || plan.products[i].k < 1)
+            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans an empty product",
+                             group->component->name);
+    uint64_t workspace_bytes = 0;
+    FUSE_TRY(dict->backend->compile_tensor(dict->device, group->rule, &plan, &entry->tensor, &workspace_bytes, error));
+    dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, aligned(plan.scratch_bytes));
+    dict->scratch_bytes = larger(dict->scratch_bytes, workspace_bytes);
+    return FUSERUN_OK;
+}
+
+/* All entries' states. Of the parameters that a rule is not meant for the first is named, the others counted. */
+static int plan_states(struct fuse_dict *dict, const struct fuse_graph *graph, struct fuse_error *error)
+{
+    struct fuse_error refusal = FUSE_ERROR_INIT;
+    uint32_t refused_group = 0, refused_parameter = 0, refused_count = 0;
+    for (uint32_t e = 0; e < dict->entry_count; e++) {
+        struct fuse_entry *entry = &dict->entries[e];
+        const struct fuse_group *group = &dict->groups[entry->group];
+        if (group->rule->update_tensor == NULL) {
+            plan_elements(group, entry);
+        } else {
+            struct fuse_error cause = FUSE_ERROR_INIT;
+            const int status = plan_tensor(dict, group, entry, &cause);
+            if (status != FUSERUN_OK && status != FUSERUN_ERROR_CONFIG) {
+                *error = cause;
+                return status;
+            }
+            if (status != FUSERUN_OK && refused_count == 0) {
+                refusal = cause;
+                refused_group = entry->group;
+                refused_parameter = entry->parameter;
+            }
+            refused_count += status != FUSERUN_OK && entry->group == refused_group;
+        }
+        for (uint32_t s = 0; s < group->rule->state_count; s++) {
+            dict->state_bytes += (uint64_t)entry->state_counts[s] * sizeof(float);
+            dict->memory_bytes += aligned((uint64_t)entry->state_counts[s] * sizeof(float));
+        }
+    }
+    dict->scratch_bytes = aligned(dict->scratch_bytes) + dict->rule_scratch_bytes;
+    dict->memory_bytes += dict->scratch_bytes;
+    if (refused_count == 0)
+        return FUSERUN_OK;
+    const struct fuse_group *group = &dict->groups[refused_group];
+    char *key = refused_group == 0 ? fuse_strdup("optimizer|plugin") : fuse_format("group %s|plugin", group->name);
+    char *more = refused_count == 1 ? fuse_strdup("") : fuse_format(" (and %u more)", refused_count - 1);
+    const int status = fuse_fail(error, FUSERUN_ERROR_CONFIG, key, "group '%s', parameter '%s'%s: %s", group->name,
+                                 graph->parameters[refused_parameter].name, more != NULL ? more : "", refusal.text);
+    free(key);
+    free(more);
+    return status;
 }
 
 static int assign(struct fuse_dict *dict, const struct fuse_graph *graph, const struct fuse_group_spec *groups,
@@ -70,13 +162,17 @@ static int assign(struct fuse_dict *dict, const struct fuse_graph *graph, const 
         dict->memory_bytes += aligned((uint64_t)parameter->element_count * sizeof(float));
         if (parameter->is_frozen)
             continue;
-        const uint64_t states = dict->groups[group].rule->state_count;
         dict->groups[group].parameter_count++;
-        dict->state_bytes += states * (uint64_t)parameter->element_count * sizeof(float);
-        dict->memory_bytes += states * aligned((uint64_t)parameter->element_count * sizeof(float));
         dict->entry_of_parameter[p] = dict->entry_count;
-        dict->entries[dict->entry_count++] =
-            (struct fuse_entry){.parameter = p, .group = group, .element_count = parameter->element_count};
+        struct fuse_entry *entry = &dict->entries[dict->entry_count++];
+        *entry = (struct fuse_entry){
+            .parameter = p,
+            .group = group,
+            .element_count = parameter->element_count,
+            .row_count = parameter->rank == 0 ? 1 : parameter->shape[0],
+            .rank = parameter->rank,
+        };
+        memcpy(entry->shape, parameter->shape, sizeof entry->shape);
     }
     int status = FUSERUN_OK;
     for (uint32_t g = 1; g < dict->group_count && status == FUSERUN_OK; g++)
@@ -106,6 +202,7 @@ int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *bac
     made->mode = mode;
     made->parameter_count = graph->parameter_count;
     made->nonfinite_parameter = UINT32_MAX;
+    made->clip.algorithm = FUSE_CLIP_AUTO;
     made->step_error = (struct fuse_error)FUSE_ERROR_INIT;
     made->groups = calloc(group_count, sizeof *made->groups);
     made->entries = calloc(parameters + 1, sizeof *made->entries);
@@ -123,6 +220,7 @@ int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *bac
         FUSE_TRY_OUT(new_group(made, &made->groups[g], &groups[g], driven, driven_count, error));
     }
     FUSE_TRY_OUT(assign(made, graph, groups, error));
+    FUSE_TRY_OUT(plan_states(made, graph, error));
     *dict = made;
     made = NULL;
 out:
@@ -135,6 +233,9 @@ void fuse_dict_free(struct fuse_dict **dict)
     struct fuse_dict *freed = *dict;
     if (freed == NULL)
         return;
+    for (uint32_t e = 0; e < freed->entry_count; e++)
+        if (freed->entries[e].tensor != NULL)
+            freed->backend->discard_tensor(freed->device, freed->entries[e].tensor);
     for (uint32_t g = 0; g < freed->group_count; g++) {
         free(freed->groups[g].name);
         if (freed->groups[g].compiled != NULL)
@@ -145,6 +246,7 @@ void fuse_dict_free(struct fuse_dict **dict)
     free(freed->groups);
     free(freed->entries);
     free(freed->users);
+    fuse_clip_free(freed);
     free(freed->slices);
     free(freed->parameters);
     free(freed->entry_of_parameter);
@@ -169,8 +271,9 @@ int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, u
         entry->values = dict->parameters[entry->parameter];
         for (uint32_t s = 0; s < dict->groups[entry->group].rule->state_count; s++) {
             entry->states[s] = (float *)(void *)next; /* the backend's memory starts as zero */
-            next += aligned((uint64_t)entry->element_count * sizeof(float));
+            next += aligned((uint64_t)entry->state_counts[s] * sizeof(float));
         }
     }
-    return FUSERUN_OK;
+    dict->scratch = next;
+    return fuse_clip_allocate(dict, error);
 }

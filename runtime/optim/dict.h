@@ -11,6 +11,7 @@
 #include "graph/graph.h"
 #include "graph/program.h"
 #include "memory/ledger.h"
+#include "optim/clip.h"
 
 enum fuse_mode { FUSE_MODE_FUSED = 1, FUSE_MODE_PER_PARAM = 2, FUSE_MODE_FOREACH = 3 };
 
@@ -29,9 +30,9 @@ struct fuse_group {
     const struct fuse_component *component;
     const struct fuse_optimizer *optimizer; /* component->api */
     const struct fuse_rule *rule;
-    struct fuse_compiled_rule *compiled;
-    double base[FUSERUN_MAX_HYPER];  /* from the config */
-    double hyper[FUSERUN_MAX_HYPER]; /* at the present update */
+    struct fuse_compiled_rule *compiled; /* NULL for rules with update_tensor, which each entry has of its own */
+    double base[FUSERUN_MAX_HYPER];      /* from the config */
+    double hyper[FUSERUN_MAX_HYPER];     /* at the present update */
     uint8_t is_driven[FUSERUN_MAX_HYPER];
     uint32_t hyper_count;
     uint32_t parameter_count; /* trainable ones */
@@ -42,8 +43,13 @@ struct fuse_entry {
     uint32_t group;
     int64_t step; /* completed updates of this parameter */
     int64_t element_count;
+    int64_t row_count;                 /* of its first dimension: panels are whole rows */
     float *values;                     /* the parameter */
-    float *states[FUSERUN_MAX_STATES]; /* each (element_count) */
+    float *states[FUSERUN_MAX_STATES]; /* each (its count below) */
+    int64_t state_counts[FUSERUN_MAX_STATES];
+    struct fuse_compiled_tensor *tensor; /* of a rule with update_tensor; NULL: element-wise */
+    uint32_t rank;
+    int64_t shape[FUSERUN_MAX_DIMS];
     float scalars[FUSERUN_MAX_SCALARS];
     double numbers[FUSERUN_MAX_NUMBERS];      /* the rule's own, as of the last update done */
     double next_numbers[FUSERUN_MAX_NUMBERS]; /* and as of the present one, should it be done */
@@ -67,11 +73,15 @@ struct fuse_dict {
     uint32_t *entry_of_parameter; /* UINT32_MAX: frozen */
     uint32_t parameter_count;
     float **parameters; /* one a parameter, in the persistent block */
-    char *memory;       /* one allocation: parameters, then state */
+    char *memory;       /* one allocation: parameters, then state, then scratch */
     uint64_t parameter_bytes, state_bytes, memory_bytes;
+    /* For rules with update_tensor, one after another: their scratch, and the backend's workspace behind it. */
+    uint64_t rule_scratch_bytes, scratch_bytes;
+    char *scratch;
     struct fuse_slice *slices;    /* foreach: room for one list */
     struct fuse_dict_user *users; /* one an entry */
     struct fuse_error step_error;
+    struct fuse_clip clip; /* set by whoever makes the dict, before it is attached */
     /* The first parameter whose gradient was not finite in this update, in the order of the backward pass. */
     uint32_t nonfinite_parameter; /* UINT32_MAX: none */
 };
@@ -80,13 +90,14 @@ struct fuse_dict {
 uint32_t fuse_group_of(const char *parameter, const struct fuse_group_spec *groups, size_t group_count);
 
 /* Assigns parameters to groups and rules to groups; allocates nothing on the device yet. driven: names of the options
- * that schedules drive ("lr", "beta1"). An error's key is "group NAME" + "|match" for a group without parameters. */
+ * that schedules drive ("lr", "beta1"). An error's key is SECTION|KEY ("group NAME|match") where the config has a line
+ * for it. */
 int fuse_dict_new(const struct fuse_graph *graph, const struct fuse_backend *backend, void *device, enum fuse_mode mode,
                   const struct fuse_group_spec *groups, size_t group_count, const char *const *driven,
                   size_t driven_count, struct fuse_dict **dict, struct fuse_error *error);
 void fuse_dict_free(struct fuse_dict **dict);
 
-/* What it will hold is known then, for `check`: dict->parameter_bytes and dict->state_bytes. */
+/* What it will hold is known then, for `check`: dict->parameter_bytes, state_bytes and scratch_bytes. */
 
 /* Allocates the persistent block, initialises the parameters (seed), zeroes the state. */
 int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, uint64_t seed, struct fuse_error *error);

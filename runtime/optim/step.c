@@ -8,6 +8,7 @@ void fuse_dict_begin(struct fuse_dict *dict)
 {
     dict->nonfinite_parameter = UINT32_MAX;
     dict->step_error.code = FUSERUN_OK;
+    fuse_clip_begin(dict);
     const struct fuse_entry *previous = NULL; /* often of the same group and count: then its scalars serve again */
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
@@ -35,6 +36,7 @@ void fuse_dict_begin(struct fuse_dict *dict)
 
 int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error)
 {
+    fuse_clip_end(dict);
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
         if (!entry->is_updated)
@@ -75,6 +77,27 @@ static struct fuse_slice slice_of(const struct fuse_entry *entry, const struct f
                                .first = first};
 }
 
+static int update_whole(struct fuse_dict *dict, struct fuse_entry *entry, const float *gradient,
+                        struct fuse_error *error)
+{
+    const struct fuse_group *group = &dict->groups[entry->group];
+    entry->is_updated = true;
+    if (entry->tensor != NULL) {
+        const struct fuse_tensor_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_update, backend),
+                                                  .rank = entry->rank,
+                                                  .shape = entry->shape,
+                                                  .param = entry->values,
+                                                  .grad = gradient,
+                                                  .states = entry->states,
+                                                  .scalars = entry->scalars,
+                                                  .scratch = dict->scratch,
+                                                  .workspace = dict->scratch + dict->rule_scratch_bytes};
+        return dict->backend->update_tensor(dict->device, entry->tensor, &update, error);
+    }
+    const struct fuse_slice slice = slice_of(entry, group, entry->states, gradient, 0, entry->element_count);
+    return dict->backend->update(dict->device, group->compiled, &slice, 1, error);
+}
+
 /* The fused step: a post-accumulate callback of one parameter, handed its gradient whole or a panel at a time. */
 static void update_gradient(void *user, const struct fuse_gradient *gradient)
 {
@@ -82,16 +105,24 @@ static void update_gradient(void *user, const struct fuse_gradient *gradient)
     struct fuse_dict *dict = owner->dict;
     struct fuse_entry *entry = &dict->entries[owner->entry];
     const struct fuse_group *group = &dict->groups[entry->group];
-    watch(dict, entry->parameter, gradient);
+    if (!dict->clip.is_measured)
+        watch(dict, entry->parameter, gradient);
+    /* No weight takes in what follows from a NaN: one that is not finite afterwards shows that a rule made it so. */
+    if (__atomic_load_n(&dict->nonfinite_parameter, __ATOMIC_RELAXED) != UINT32_MAX)
+        return;
+    fuse_clip_note(dict, owner->entry, gradient);
+    fuse_clip_apply(dict, gradient->values, gradient->count, gradient->is_panel != 0);
+    if (!gradient->is_panel) {
+        if (dict->step_error.code == FUSERUN_OK)
+            (void)update_whole(dict, entry, gradient->values, &dict->step_error);
+        return;
+    }
     float *states[FUSERUN_MAX_STATES];
     for (uint32_t s = 0; s < group->rule->state_count; s++)
         states[s] = entry->states[s] + gradient->first;
     const struct fuse_slice slice = slice_of(entry, group, states, gradient->values, gradient->first, gradient->count);
     __atomic_store_n(&entry->is_updated, true, __ATOMIC_RELAXED);
-    if (gradient->is_panel)
-        dict->backend->update_panel(dict->device, group->compiled, &slice);
-    else if (dict->step_error.code == FUSERUN_OK)
-        (void)dict->backend->update(dict->device, group->compiled, &slice, 1, &dict->step_error);
+    dict->backend->update_panel(dict->device, group->compiled, &slice);
 }
 
 int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fuse_error *error)
@@ -99,7 +130,8 @@ int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fu
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         const struct fuse_entry *entry = &dict->entries[e];
         const struct fuse_component *component = dict->groups[entry->group].component;
-        const bool takes_panels = (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0;
+        const bool takes_panels = entry->tensor == NULL && dict->clip.max_parameter_norm == 0 &&
+                                  (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0;
         dict->users[e] = (struct fuse_dict_user){dict, e};
         const struct fuse_gradient_callback callback = {
             .struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
@@ -130,9 +162,14 @@ static int update_group(struct fuse_dict *dict, uint32_t group, float *const *gr
     int64_t count = 0;
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
-        const float *gradient = gradients[entry->parameter];
+        float *gradient = gradients[entry->parameter];
         if (entry->group != group || gradient == NULL)
             continue;
+        fuse_clip_apply(dict, gradient, entry->element_count, false);
+        if (entry->tensor != NULL) {
+            FUSE_TRY(update_whole(dict, entry, gradient, error));
+            continue;
+        }
         dict->slices[count++] = slice_of(entry, &dict->groups[group], entry->states, gradient, 0, entry->element_count);
         entry->is_updated = true;
     }
@@ -154,9 +191,6 @@ int fuse_dict_after_backward(void *user, uint32_t parameter, float *const *gradi
     if (e == UINT32_MAX || gradients[parameter] == NULL)
         return FUSERUN_OK;
     struct fuse_entry *entry = &dict->entries[e];
-    const struct fuse_group *group = &dict->groups[entry->group];
-    const struct fuse_slice slice =
-        slice_of(entry, group, entry->states, gradients[parameter], 0, entry->element_count);
-    entry->is_updated = true;
-    return dict->backend->update(dict->device, group->compiled, &slice, 1, error);
+    fuse_clip_apply(dict, gradients[parameter], entry->element_count, false);
+    return update_whole(dict, entry, gradients[parameter], error);
 }

@@ -135,7 +135,7 @@ static const struct kind {
     KIND("scheduler", fuse_scheduler, value, set_state, scheduler_callbacks),
     KIND("model", fuse_model, build, build, model_callbacks),
     KIND("dataset", fuse_dataset, read, read, dataset_callbacks),
-    KIND("backend", fuse_backend, has_nonfinite, has_nonfinite, backend_callbacks),
+    KIND("backend", fuse_backend, has_nonfinite, update_tensor, backend_callbacks),
 };
 
 const char *fuse_kind_name(enum fuse_kind kind)
@@ -159,14 +159,27 @@ static int copy_rule(struct fuse_checked_plugin *checked, const struct fuse_rule
     struct fuse_rule *copy = take(checked, sizeof *copy, error);
     if (copy == NULL)
         return FUSERUN_ERROR_MEMORY;
-    copy_struct(copy, FUSERUN_STRUCT_SIZE(fuse_rule, numbers), given);
+    copy_struct(copy, FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor), given);
     FUSE_TRY(fuse_schema_check_rule(copy, what, error));
     *rule = copy;
     return FUSERUN_OK;
 }
 
-static int copy_rules(struct fuse_checked_plugin *checked, struct fuse_optimizer *optimizer, const char *what,
-                      struct fuse_error *error)
+/* What the component says of itself against what its rules are. */
+static int check_capability(const struct fuse_rule *rule, uint64_t capabilities, const char *what,
+                            struct fuse_error *error)
+{
+    const bool is_whole = rule->update_tensor != NULL;
+    if (is_whole != ((capabilities & FUSERUN_OPTIMIZER_WHOLE) != 0))
+        return BROKEN("%s: rule '%.60s' %s update_tensor, so the optimizer %s FUSERUN_OPTIMIZER_WHOLE", what,
+                      rule->name, is_whole ? "has" : "lacks", is_whole ? "needs" : "cannot have");
+    if (is_whole && (capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0)
+        return BROKEN("%s: it cannot be both FUSERUN_OPTIMIZER_ELEMENTWISE and FUSERUN_OPTIMIZER_WHOLE", what);
+    return FUSERUN_OK;
+}
+
+static int copy_rules(struct fuse_checked_plugin *checked, struct fuse_optimizer *optimizer, uint64_t capabilities,
+                      const char *what, struct fuse_error *error)
 {
     if (optimizer->rule_count == 0 || optimizer->rules == NULL)
         return BROKEN("%s: has no rule", what);
@@ -177,8 +190,10 @@ static int copy_rules(struct fuse_checked_plugin *checked, struct fuse_optimizer
     const struct fuse_rule **rules = take(checked, optimizer->rule_count * sizeof *rules, error);
     if (rules == NULL)
         return FUSERUN_ERROR_MEMORY;
-    for (uint32_t i = 0; i < optimizer->rule_count; i++)
+    for (uint32_t i = 0; i < optimizer->rule_count; i++) {
         FUSE_TRY(copy_rule(checked, optimizer->rules[i], what, &rules[i], error));
+        FUSE_TRY(check_capability(rules[i], capabilities, what, error));
+    }
     optimizer->rules = rules;
     return FUSERUN_OK;
 }
@@ -199,7 +214,7 @@ static int copy_api(struct fuse_checked_plugin *checked, struct fuse_component *
             return BROKEN("%s: lacks the callback %s", what, kind->callbacks[i].name);
     }
     if (component->kind == FUSERUN_KIND_OPTIMIZER)
-        FUSE_TRY(copy_rules(checked, api, what, error));
+        FUSE_TRY(copy_rules(checked, api, component->capabilities, what, error));
     if (component->kind == FUSERUN_KIND_SCHEDULER) {
         const struct fuse_scheduler *scheduler = api;
         if ((scheduler->cycles_momentum == NULL) != (scheduler->momentum == NULL))
@@ -214,6 +229,12 @@ static int copy_api(struct fuse_checked_plugin *checked, struct fuse_component *
         if ((scheduler->state_count > 0 || scheduler->get_state != NULL || scheduler->set_state != NULL) &&
             (scheduler->state_count == 0 || scheduler->get_state == NULL || scheduler->set_state == NULL))
             return BROKEN("%s: state_count, get_state and set_state go together, but one is missing", what);
+    }
+    if (component->kind == FUSERUN_KIND_BACKEND) {
+        const struct fuse_backend *backend = api;
+        if ((backend->compile_tensor == NULL) != (backend->discard_tensor == NULL) ||
+            (backend->compile_tensor == NULL) != (backend->update_tensor == NULL))
+            return BROKEN("%s: compile_tensor, discard_tensor and update_tensor go together", what);
     }
     component->api = api;
     return FUSERUN_OK;

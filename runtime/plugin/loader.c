@@ -21,6 +21,11 @@
 #else
 #define NATIVE_CLASS ELFCLASS32
 #endif
+#if defined(__x86_64__)
+#define NATIVE_MACHINE EM_X86_64
+#elif defined(__aarch64__)
+#define NATIVE_MACHINE EM_AARCH64
+#endif
 
 /* dlopen() maps a file without comparing its length with what its headers promise, and a cut one is then a SIGBUS. So
  * the length is checked here; everything else that can be wrong with an ELF file is left to dlopen(). */
@@ -36,7 +41,16 @@ static int check_elf(int descriptor, uint64_t file_bytes, struct fuse_error *err
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "not a shared object (no ELF header)");
     if ((size_t)got < sizeof header)
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "cut short: only %zd bytes of an ELF header", got);
-    if (header.e_ident[EI_CLASS] != NATIVE_CLASS || header.e_phentsize != sizeof(ElfW(Phdr)))
+    if (header.e_ident[EI_CLASS] != NATIVE_CLASS)
+        return FUSERUN_OK;
+#ifdef NATIVE_MACHINE
+    /* dlopen() says "No such file" here. */
+    if (header.e_machine != NATIVE_MACHINE)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                         "built for another processor (its ELF machine is %u, this fuserun's %u)", header.e_machine,
+                         NATIVE_MACHINE);
+#endif
+    if (header.e_phentsize != sizeof(ElfW(Phdr)))
         return FUSERUN_OK;
     uint64_t needed = header.e_phoff + (uint64_t)header.e_phnum * sizeof(ElfW(Phdr));
     for (unsigned i = 0; i < header.e_phnum && needed <= file_bytes; i++) {

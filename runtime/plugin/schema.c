@@ -229,7 +229,11 @@ int fuse_schema_check_rule(const struct fuse_rule *rule, const char *what, struc
 {
     if (rule->name == NULL || rule->name[0] == '\0')
         return BROKEN("%s: a rule has no name", what);
-    if (rule->update_slice == NULL || rule->update_foreach == NULL)
+    if ((rule->plan_tensor == NULL) != (rule->update_tensor == NULL))
+        return BROKEN("%s: rule '%.60s' lacks the callback %s, which goes with %s", what, rule->name,
+                      rule->plan_tensor == NULL ? "plan_tensor" : "update_tensor",
+                      rule->plan_tensor == NULL ? "update_tensor" : "plan_tensor");
+    if (rule->update_tensor == NULL && (rule->update_slice == NULL || rule->update_foreach == NULL))
         return BROKEN("%s: rule '%.60s' lacks the callback %s", what, rule->name,
                       rule->update_slice == NULL ? "update_slice" : "update_foreach");
     if (rule->text == NULL)

@@ -434,8 +434,17 @@ static int make_dict(struct fuse_experiment *experiment, const struct fuse_group
                       experiment->clock->driven, experiment->clock->driven_count, &experiment->dict,
                       &cause) == FUSERUN_OK)
         return FUSERUN_OK;
-    cause.key[0] = '\0';
-    FUSE_TRY(blame(experiment, "optimizer", "plugin", &cause, error));
+    char section[sizeof cause.key] = "optimizer";
+    const char *bar = strchr(cause.key, '|'); /* SECTION|KEY, where the config has a line for it */
+    if (bar != NULL) {
+        const size_t length = (size_t)(bar - cause.key);
+        memcpy(section, cause.key, length);
+        section[length] = '\0';
+        memmove(cause.key, bar + 1, strlen(bar));
+    } else {
+        cause.key[0] = '\0';
+    }
+    FUSE_TRY(blame(experiment, section, "plugin", &cause, error));
     return refused(error);
 }
 

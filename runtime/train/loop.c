@@ -7,34 +7,59 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOST_SKIPS 100 /* in a row */
+
+/* A weight that is not finite was left so by a rule, and its step is named: of the present update, or of an earlier
+ * one, since no update is applied from the first gradient on that is not finite (optim/step.c). */
+static int check_weights(const struct fuse_experiment *experiment, struct fuse_error *error)
+{
+    const struct fuse_dict *dict = experiment->dict;
+    for (uint32_t p = 0; p < experiment->graph->parameter_count; p++) {
+        const struct fuse_parameter *parameter = &experiment->graph->parameters[p];
+        if (!experiment->backend->has_nonfinite(experiment->device, dict->parameters[p], parameter->element_count))
+            continue;
+        const uint32_t entry = dict->entry_of_parameter[p];
+        const bool is_updated = entry != UINT32_MAX && dict->entries[entry].is_updated;
+        const int64_t step = experiment->clock->completed_updates - (is_updated ? 0 : 1);
+        if (entry == UINT32_MAX || step == 0)
+            return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
+                             "%s is not finite, and was not before the first step (nonfinite = stop)", parameter->name);
+        return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
+                         "step %" PRId64 ": %s is not finite after it (nonfinite = stop)", step, parameter->name);
+    }
+    return FUSERUN_OK;
+}
+
 /* nonfinite = stop. The update's weights are not worth keeping. */
 static int check_finite(const struct fuse_run_state *state, struct fuse_error *error)
 {
     const struct fuse_experiment *experiment = state->experiment;
     const int64_t step = experiment->clock->completed_updates;
     const uint32_t parameter = experiment->dict->nonfinite_parameter;
+    const bool is_loss_finite = fuse_number_is_finite(state->last_loss);
+    if (parameter == UINT32_MAX && is_loss_finite)
+        return FUSERUN_OK;
+    FUSE_TRY(check_weights(experiment, error));
     if (parameter != UINT32_MAX)
         return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
                          "step %" PRId64 ": the gradient of %s is not finite (nonfinite = stop)", step,
                          experiment->graph->parameters[parameter].name);
-    if (!fuse_number_is_finite(state->last_loss))
-        return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
-                         "step %" PRId64 ": the loss is not finite, though every gradient is (nonfinite = stop)", step);
-    return FUSERUN_OK;
+    return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
+                     "step %" PRId64 ": the loss is not finite, though every gradient is (nonfinite = stop)", step);
 }
 
-/* The last update has no loss behind it that would show what it did to the weights. */
-static int check_weights(const struct fuse_experiment *experiment, struct fuse_error *error)
+/* nonfinite = skip: the attempt moved nothing, and the clock stays. */
+static int count_skip(struct fuse_run_state *state, struct fuse_error *error)
 {
-    for (uint32_t p = 0; p < experiment->graph->parameter_count; p++) {
-        const struct fuse_parameter *parameter = &experiment->graph->parameters[p];
-        if (experiment->backend->has_nonfinite(experiment->device, experiment->dict->parameters[p],
-                                               parameter->element_count))
-            return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
-                             "step %" PRId64 ": %s is not finite after it (nonfinite = stop)",
-                             experiment->clock->completed_updates, parameter->name);
-    }
-    return FUSERUN_OK;
+    const struct fuse_experiment *experiment = state->experiment;
+    state->skips_in_a_row = state->is_skipped ? state->skips_in_a_row + 1 : 0;
+    if (state->skips_in_a_row < MOST_SKIPS)
+        return FUSERUN_OK;
+    return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
+                     "%d updates in a row were skipped after step %" PRId64
+                     ": the gradient of %s is not finite (nonfinite = skip)",
+                     MOST_SKIPS, experiment->clock->completed_updates,
+                     experiment->graph->parameters[experiment->dict->nonfinite_parameter].name);
 }
 
 /* One update: the clock is read, then its micro-batches run; in fused mode the last one's backward pass updates. */
@@ -43,9 +68,9 @@ static int run_update(struct fuse_run_state *state, int64_t *samples, struct fus
     struct fuse_experiment *experiment = state->experiment;
     struct fuse_feed *feed = &experiment->train_feed;
     struct fuse_clock *clock = experiment->clock;
-    const int64_t epoch = clock->completed_updates / clock->updates_per_epoch;
-    if (clock->completed_updates % clock->updates_per_epoch == 0)
-        fuse_feed_begin_epoch(feed, epoch);
+    /* Skipped updates use up batches too, so the data's epochs are counted by themselves. */
+    if (state->epochs_begun == 0 || fuse_feed_next_size(feed) == 0)
+        fuse_feed_begin_epoch(feed, state->epochs_begun++);
     FUSE_TRY(fuse_clock_apply(clock, experiment->dict, error));
     fuse_dict_begin(experiment->dict);
     double statistics[2] = {0, 0};
@@ -53,8 +78,10 @@ static int run_update(struct fuse_run_state *state, int64_t *samples, struct fus
     const double scale = fuse_experiment_scale(experiment, *samples);
     FUSE_TRY(fuse_run_batch(experiment, FUSE_PURPOSE_TRAIN, feed, scale, statistics, error));
     FUSE_TRY(fuse_dict_end(experiment->dict, error));
-    clock->completed_updates++;
     state->last_loss = statistics[0] * scale;
+    state->is_skipped = experiment->dict->clip.skips_nonfinite && experiment->dict->nonfinite_parameter != UINT32_MAX;
+    if (!state->is_skipped)
+        clock->completed_updates++;
     return FUSERUN_OK;
 }
 
@@ -70,6 +97,9 @@ static int log_update(struct fuse_run_state *state, int64_t samples, int64_t ste
         .step_ns = step_ns,
         .samples = samples,
         .peak_bytes = fuse_ledger_peak(experiment->ledger)->bytes,
+        .grad_norm = experiment->dict->clip.norm,
+        .has_grad_norm = experiment->dict->clip.max_norm > 0 || experiment->dict->clip.logs_norm,
+        .is_skipped = state->is_skipped,
     };
     FUSE_TRY(fuse_metrics_update(&state->metrics, clock, experiment->dict, &record, now_ns, error));
     const struct fuse_progress_state shown = {
@@ -108,13 +138,16 @@ static int run_updates(struct fuse_run_state *state, struct fuse_error *error)
         state->samples += samples;
         state->training_ns += step_ns;
         FUSE_TRY(log_update(state, samples, step_ns, now_ns, error));
-        FUSE_TRY(check_finite(state, error));
-        if (is_evaluation_due(experiment)) {
+        FUSE_TRY(count_skip(state, error));
+        if (!experiment->dict->clip.skips_nonfinite)
+            FUSE_TRY(check_finite(state, error));
+        if (!state->is_skipped && is_evaluation_due(experiment)) {
             FUSE_TRY(fuse_metrics_flush(&state->metrics, now_ns, error));
             FUSE_TRY(fuse_evaluate(state, error));
             before_ns = fuse_now_ns();
         }
     }
+    /* The last update has no loss behind it that would show what it did to the weights. */
     return check_weights(experiment, error);
 }
 

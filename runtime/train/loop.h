@@ -17,6 +17,9 @@ struct fuse_run_state {
     struct fuse_metrics metrics;
     struct fuse_progress progress;
     double last_loss;
+    int64_t epochs_begun; /* of the training data */
+    bool is_skipped;      /* the present update was, for a gradient that is not finite */
+    int skips_in_a_row;
     double evaluation_loss;
     double evaluation_accuracy;
     bool has_evaluated;

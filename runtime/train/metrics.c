@@ -85,6 +85,12 @@ int fuse_metrics_update(struct fuse_metrics *metrics, const struct fuse_clock *c
     fuse_text_add_json_number(lines, record->loss);
     fuse_text_add(lines, ",");
     fuse_text_add_bytes(lines, metrics->driven.data, metrics->driven.length);
+    if (record->has_grad_norm) {
+        fuse_text_add(lines, ",\"grad_norm\":");
+        fuse_text_add_json_number(lines, record->grad_norm);
+    }
+    if (record->is_skipped)
+        fuse_text_add(lines, ",\"skipped\":true");
     fuse_text_add(lines, ",\"step_s\":");
     add_seconds(lines, record->step_ns);
     const double rate = record->step_ns > 0 ? (double)record->samples * 1e9 / (double)record->step_ns : 0;

@@ -26,6 +26,9 @@ struct fuse_update_record {
     int64_t step_ns;
     int64_t samples;
     uint64_t peak_bytes;
+    double grad_norm; /* of all gradients, before clipping */
+    bool has_grad_norm;
+    bool is_skipped; /* nothing moved; step is that of the last update done */
 };
 
 /* Creates the file, which must not exist. */

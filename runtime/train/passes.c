@@ -7,6 +7,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Compiles the pass's program; where there are several ways to measure a norm, with the one that peaks lowest. */
+static int compile(struct fuse_experiment *experiment, struct fuse_pass *pass, struct fuse_program_options *options,
+                   struct fuse_error *error)
+{
+    enum fuse_norm_use uses[2] = {FUSE_NORM_NONE, FUSE_NORM_NONE};
+    const size_t count = pass->purpose == FUSE_PURPOSE_TRAIN ? fuse_clip_norm_uses(experiment->dict, uses) : 0;
+    for (size_t i = 0; i < (count > 0 ? count : 1); i++) {
+        struct fuse_program *program = NULL;
+        options->norm = uses[i];
+        FUSE_TRY(fuse_program_compile(pass->graph, experiment->backend, experiment->device, options, &program, error));
+        struct fuse_peak peak, other;
+        fuse_program_peak(program, experiment->persistent, &peak);
+        if (pass->program != NULL) {
+            fuse_program_peak(pass->program, experiment->persistent, &other);
+            struct fuse_program **worse = peak.bytes < other.bytes ? &pass->program : &program;
+            fuse_program_free(worse);
+        }
+        if (program != NULL)
+            pass->program = program;
+    }
+    return FUSERUN_OK;
+}
+
 static int add_pass(struct fuse_experiment *experiment, enum fuse_purpose purpose, int64_t batch_size,
                     struct fuse_error *error)
 {
@@ -26,26 +49,45 @@ static int add_pass(struct fuse_experiment *experiment, enum fuse_purpose purpos
     if (is_training)
         FUSE_TRY(fuse_dict_attach(experiment->dict, pass->graph, error));
     const struct fuse_options *memory = fuse_config_options(experiment->config, "memory");
-    const struct fuse_program_options options = {
+    struct fuse_program_options options = {
         .loss = experiment->loss,
         .label_smoothing = experiment->label_smoothing,
         .gradients = is_training ? fuse_dict_gradient_use(experiment->dict) : FUSE_GRADIENTS_NONE,
         .recomputes_blocks = strcmp(fuse_option_text(memory, "recompute"), "blocks") == 0,
         .seed = experiment->seed,
         .after_backward = is_training ? fuse_dict_after_backward : NULL,
+        .on_norm = fuse_clip_on_norm,
         .user = experiment->dict,
     };
-    FUSE_TRY(
-        fuse_program_compile(pass->graph, experiment->backend, experiment->device, &options, &pass->program, error));
+    FUSE_TRY(compile(experiment, pass, &options, error));
     if (pass->program->arena_bytes > experiment->arena_bytes)
         experiment->arena_bytes = pass->program->arena_bytes;
     return FUSERUN_OK;
+}
+
+/* What [optimizer] and run.nonfinite ask to be known of all gradients. */
+static void read_clipping(const struct fuse_experiment *experiment)
+{
+    const struct fuse_options *optimizer = fuse_config_options(experiment->config, "optimizer");
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    struct fuse_clip *clip = &experiment->dict->clip;
+    const char *algorithm = fuse_option_text(optimizer, "clip_algorithm");
+    clip->max_norm = fuse_option_number(optimizer, "clip_grad_norm");
+    clip->max_value = fuse_option_number(optimizer, "clip_grad_value");
+    clip->max_parameter_norm = fuse_option_number(optimizer, "clip_grad_norm_per_parameter");
+    clip->logs_norm = fuse_option_bool(optimizer, "log_grad_norm") != 0;
+    clip->skips_nonfinite = strcmp(fuse_option_text(run, "nonfinite"), "skip") == 0;
+    clip->algorithm = strcmp(algorithm, "deferred") == 0   ? FUSE_CLIP_DEFERRED
+                      : strcmp(algorithm, "two_pass") == 0 ? FUSE_CLIP_TWO_PASS
+                      : strcmp(algorithm, "keep") == 0     ? FUSE_CLIP_KEEP
+                                                           : FUSE_CLIP_AUTO;
 }
 
 /* Only what the run will really execute: the shorter last batch of an epoch that it never finishes has no program. */
 int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     const struct fuse_source *train = &experiment->train;
+    read_clipping(experiment);
     if (experiment->total_updates > 0)
         FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_full_batch(train), error));
     if (experiment->total_updates >= experiment->updates_per_epoch)
@@ -57,6 +99,7 @@ int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *err
     const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
     experiment->persistent[FUSE_CATEGORY_PARAMETER] = experiment->dict->parameter_bytes;
     experiment->persistent[FUSE_CATEGORY_OPTIMIZER_STATE] = experiment->dict->state_bytes;
+    experiment->persistent[FUSE_CATEGORY_WORKSPACE] = experiment->dict->scratch_bytes;
     experiment->persistent[FUSE_CATEGORY_DATA] = train->info.cache_bytes + fuse_feed_bytes(train, reads_targets);
     if (experiment->has_evaluation)
         experiment->persistent[FUSE_CATEGORY_DATA] +=

@@ -164,10 +164,13 @@ static void describe_persistent(struct describer *describer, const struct fuse_e
             fuse_text_addf(text, "optimizer/%s/", experiment->graph->parameters[entry->parameter].name);
             add_state_name(rule->states, s, text);
             add_persistent(describer, keep(describer, text), FUSE_CATEGORY_OPTIMIZER_STATE,
-                           (uint64_t)entry->element_count * sizeof(float),
+                           (uint64_t)entry->state_counts[s] * sizeof(float),
                            (uint64_t)((const char *)entry->states[s] - dict->memory));
         }
     }
+    if (dict->scratch_bytes > 0)
+        add_persistent(describer, "the optimizers' scratch", FUSE_CATEGORY_WORKSPACE, dict->scratch_bytes,
+                       (uint64_t)(dict->scratch - dict->memory));
     const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
     const struct {
         const char *name;

@@ -1,6 +1,7 @@
 /* The optimizers against PyTorch's weights (tools/make_golden_optimizers.py), their three forms against each
  * other, and values by hand. The rules come from the built plugins, as in a run. */
-#include "base/text.h"
+#include "optimizer_cases.h"
+
 #include "config/options.h"
 #include "files/safetensors.h"
 #include "plugin/registry.h"
@@ -15,11 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CASES 192
-#define MAX_PAIRS 8
-#define MAX_DRIVEN 4
 #define MAX_BUFFER_STATES 3
-#define UPDATES 12
 #define LARGEST_SIZE 4097
 #define GUARD 32 /* elements behind the last, to see that nobody writes there */
 #define GOLDEN_ELEMENTS 201
@@ -29,79 +26,14 @@ static const int checkpoints[] = {1, 2, 12};
 #define GOLDEN_TENSORS (sizeof golden_sizes / sizeof golden_sizes[0])
 #define CHECKPOINT_COUNT (sizeof checkpoints / sizeof checkpoints[0])
 
-struct golden_case {
-    char *line; /* what the others point into */
-    const char *name;
-    const char *plugin;
-    const char *drives[MAX_DRIVEN];
-    size_t drive_count;
-    const char *pairs[MAX_PAIRS];
-    size_t pair_count;
-};
-
-static struct golden_case cases[MAX_CASES];
-static size_t case_count;
-static double factors[UPDATES];
+static struct golden_cases golden_cases;
 static struct fuse_registry *registry;
-
-/* ---- the portable numbers of tools/make_golden_optimizers.py ---------------------------------------------------- */
-
-static float value(uint32_t stream, uint32_t index)
-{
-    uint32_t word = stream * 0x9E3779B9u + index + 1u;
-    word ^= word >> 16;
-    word *= 0x7FEB352Du;
-    word ^= word >> 15;
-    word *= 0x846CA68Bu;
-    word ^= word >> 16;
-    if (stream > 0 && (word >> 3) % 16 == 0)
-        return 0.0f;
-    return (float)ldexp((double)(word >> 8) - 8388608.0, -23 - (int)(word & 7));
-}
-
-/* ---- the cases --------------------------------------------------------------------------------------------------- */
-
-static void read_case(struct golden_case *golden)
-{
-    char *rest = NULL;
-    char *drives = NULL;
-    char *word = NULL;
-    (void)strtok_r(golden->line, " \n", &rest); /* "case" */
-    golden->name = strtok_r(NULL, " \n", &rest);
-    golden->plugin = strtok_r(NULL, " \n", &rest);
-    drives = strtok_r(NULL, " \n", &rest);
-    assert_non_null(drives);
-    while ((word = strtok_r(NULL, " \n", &rest)) != NULL) {
-        assert_true(golden->pair_count < MAX_PAIRS);
-        golden->pairs[golden->pair_count++] = word;
-    }
-    for (word = strtok_r(drives, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        assert_true(golden->drive_count < MAX_DRIVEN);
-        golden->drives[golden->drive_count++] = word;
-    }
-}
 
 static int read_cases(void **state)
 {
-    char line[512];
     struct fuse_error error = FUSE_ERROR_INIT;
-    FILE *file = fopen(GOLDEN_FOLDER "/optimizers.txt", "r");
     (void)state;
-    assert_non_null(file);
-    while (fgets(line, sizeof line, file) != NULL) {
-        if (strncmp(line, "factors ", 8) == 0) {
-            char *at = line + 8;
-            for (int i = 0; i < UPDATES; i++)
-                factors[i] = strtod(at, &at);
-        } else if (strncmp(line, "case ", 5) == 0) {
-            assert_true(case_count < MAX_CASES);
-            cases[case_count].line = fuse_strdup(line);
-            read_case(&cases[case_count++]);
-        }
-    }
-    (void)fclose(file);
-    assert_true(case_count > 40);
-    assert_true(factors[UPDATES - 1] > 0.0);
+    golden_cases_read(GOLDEN_FOLDER "/optimizers.txt", &golden_cases);
     if (fuse_registry_new(NULL, 0, NULL, &registry, &error) != FUSERUN_OK)
         fail_msg("%s", error.text);
     return 0;
@@ -110,8 +42,7 @@ static int read_cases(void **state)
 static int free_cases(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < case_count; i++)
-        free(cases[i].line);
+    golden_cases_free(&golden_cases);
     fuse_registry_free(&registry);
     return 0;
 }
@@ -256,7 +187,7 @@ static void update(struct buffers *buffers, enum form form, const struct fuse_ru
 static void fill(float *values, uint32_t stream, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
-        values[i] = value(stream, (uint32_t)i);
+        values[i] = golden_value(stream, (uint32_t)i);
 }
 
 /* ---- against PyTorch --------------------------------------------------------------------------------------------- */
@@ -290,7 +221,7 @@ static void run_golden_case(const struct golden_case *golden, const float expect
         for (int step = 1; step <= UPDATES; step++) {
             float scalars[FUSERUN_MAX_SCALARS];
             fill(buffers[form].grad, (uint32_t)step, GOLDEN_ELEMENTS);
-            prepare(&setup, step, factors[step - 1], scalars);
+            prepare(&setup, step, golden_cases.factors[step - 1], scalars);
             update(&buffers[form], (enum form)form, setup.rule, scalars, golden_sizes, GOLDEN_TENSORS);
             if (step == checkpoints[checkpoint]) {
                 compare_with_golden(golden, form_names[form], step, buffers[form].param, expected[checkpoint]);
@@ -311,18 +242,18 @@ static void run_golden_plugin(const char *plugin)
     const struct fuse_optimizer *optimizer = find(plugin)->api;
     if (fuse_safetensors_open(GOLDEN_FOLDER "/optimizers.safetensors", &file, &error) != FUSERUN_OK)
         fail_msg("%s", error.text);
-    for (size_t i = 0; i < case_count; i++) {
+    for (size_t i = 0; i < golden_cases.count; i++) {
         static float expected[CHECKPOINT_COUNT][GOLDEN_ELEMENTS];
         const struct fuse_safetensors_entry *entry = NULL;
-        if (strcmp(cases[i].plugin, plugin) != 0)
+        if (strcmp(golden_cases.cases[i].plugin, plugin) != 0)
             continue;
-        entry = fuse_safetensors_find(file, cases[i].name);
+        entry = fuse_safetensors_find(file, golden_cases.cases[i].name);
         assert_non_null(entry);
         assert_int_equal(entry->byte_count, sizeof expected);
         assert_int_equal(fuse_safetensors_read(file, entry, 0, expected, sizeof expected, &error), FUSERUN_OK);
-        run_golden_case(&cases[i], (const float(*)[GOLDEN_ELEMENTS])expected);
+        run_golden_case(&golden_cases.cases[i], (const float(*)[GOLDEN_ELEMENTS])expected);
         for (uint32_t rule = 0; rule < optimizer->rule_count; rule++)
-            is_reached[rule] |= optimizer->rules[rule] == set_up(&cases[i]).rule;
+            is_reached[rule] |= optimizer->rules[rule] == set_up(&golden_cases.cases[i]).rule;
     }
     for (uint32_t rule = 0; rule < optimizer->rule_count; rule++)
         if (!is_reached[rule])
@@ -392,14 +323,14 @@ static void row_34_forms_are_equal_for_all_rules_and_sizes(void **state)
     const struct fuse_rule *done[MAX_CASES];
     size_t done_count = 0;
     (void)state;
-    for (size_t i = 0; i < case_count; i++) {
-        const struct fuse_rule *rule = set_up(&cases[i]).rule;
+    for (size_t i = 0; i < golden_cases.count; i++) {
+        const struct fuse_rule *rule = set_up(&golden_cases.cases[i]).rule;
         bool is_new = true;
         for (size_t k = 0; k < done_count; k++)
             is_new = is_new && done[k] != rule;
         if (!is_new)
             continue;
-        run_all_sizes(&cases[i]);
+        run_all_sizes(&golden_cases.cases[i]);
         done[done_count++] = rule;
     }
     assert_int_equal(done_count, 26);

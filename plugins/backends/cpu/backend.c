@@ -2,6 +2,7 @@
 #include "cpu.h"
 #include "product.h"
 #include "threads.h"
+#include "tensor.h"
 #include "update.h"
 
 #include <errno.h>
@@ -307,8 +308,58 @@ static void scale(void *instance, float *values, int64_t count, float factor, in
     fuse_threads_split(is_panel ? 1 : cpu->thread_count, count, 16, 4 * FUSE_SERIAL_ELEMENTS, scale_range, &self);
 }
 
+FUSE_CLONES static void clamp_range(const void *context, int64_t begin, int64_t end)
+{
+    const struct scaling *const self = context;
+    float *const values = self->values;
+    const float limit = self->factor;
+    for (int64_t i = begin; i < end; i++) {
+        const float low = values[i] < -limit ? -limit : values[i];
+        values[i] = low > limit ? limit : low;
+    }
+}
+
+static void clamp(void *instance, float *values, int64_t count, float limit, int is_panel)
+{
+    const struct fuse_cpu *const cpu = instance;
+    const struct scaling self = {values, limit};
+    fuse_threads_split(is_panel ? 1 : cpu->thread_count, count, 16, 4 * FUSE_SERIAL_ELEMENTS, clamp_range, &self);
+}
+
+static double sum_squares(void *instance, const float *values, int64_t count)
+{
+    (void)instance;
+    return fuse_sum_squares(values, count);
+}
+
+static int clear(void *instance, void *memory, uint64_t bytes, struct fuse_error *error)
+{
+    (void)instance;
+    (void)error;
+    memset(memory, 0, bytes);
+    return FUSERUN_OK;
+}
+
+static int compile_tensor(void *instance, const struct fuse_rule *rule, const struct fuse_tensor_plan *plan,
+                          struct fuse_compiled_tensor **compiled, uint64_t *workspace_bytes, struct fuse_error *error)
+{
+    return fuse_tensor_compile(instance, rule, plan, compiled, workspace_bytes, error);
+}
+
+static void discard_tensor(void *instance, struct fuse_compiled_tensor *compiled)
+{
+    (void)instance;
+    fuse_tensor_discard(compiled);
+}
+
+static int update_tensor(void *instance, struct fuse_compiled_tensor *compiled, const struct fuse_tensor_update *whole,
+                         struct fuse_error *error)
+{
+    return fuse_tensor_update(instance, compiled, whole, error);
+}
+
 static const struct fuse_backend backend = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, scale),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, update_tensor),
     .device_count = device_count,
     .open = open_backend,
     .close = close_backend,
@@ -326,7 +377,13 @@ static const struct fuse_backend backend = {
     .update = update,
     .update_panel = update_panel,
     .has_nonfinite = has_nonfinite,
+    .compile_tensor = compile_tensor,
+    .discard_tensor = discard_tensor,
+    .update_tensor = update_tensor,
     .scale = scale,
+    .clamp = clamp,
+    .sum_squares = sum_squares,
+    .clear = clear,
 };
 
 static const struct fuse_component components[] = {

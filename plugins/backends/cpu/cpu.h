@@ -66,6 +66,9 @@ int64_t fuse_panel_rows(int64_t n, int64_t k);
 /* For tasks on several threads: *status and *error become those of the first one to fail. (op.c) */
 void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure);
 
+/* In double, on the calling thread. (norm.c) */
+double fuse_sum_squares(const float *values, int64_t count);
+
 /* sums (columns) = the sum over rows (row_count, columns), which begin row_stride apart [+ sums]. (sums.c) */
 void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row_count, int64_t row_stride,
                       int64_t columns, bool accumulate, float *sums);

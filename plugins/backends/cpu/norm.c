@@ -43,13 +43,18 @@ static uint64_t round_up(uint64_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-FUSE_CLONES static double sum_squares(const float *values, int64_t count)
+FUSE_CLONES static double sum_squares_of(const float *values, int64_t count)
 {
     double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < count; i++)
         sum += (double)values[i] * (double)values[i];
     return sum;
+}
+
+double fuse_sum_squares(const float *values, int64_t count)
+{
+    return sum_squares_of(values, count);
 }
 
 FUSE_CLONES static double sum_products(const float *a, const float *b, int64_t count)
@@ -66,7 +71,7 @@ static void chunk_squares(const void *context, int64_t task, int worker)
     struct run *const run = *(struct run *const *)context;
     const int64_t begin = task * CHUNK_ELEMENTS, left = run->self->count - begin;
     (void)worker;
-    run->partials[task] = sum_squares(run->a + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
+    run->partials[task] = sum_squares_of(run->a + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
 }
 
 static bool run_product(struct run *run, int64_t product, int worker, const float *a, const float *b, float *c)
@@ -95,7 +100,7 @@ static void panel_squares(const void *context, int64_t task, int worker)
     const int64_t rows = left < self->task_rows ? left : self->task_rows;
     float *const panel = results_of(run, worker);
     if (run_product(run, rows < self->task_rows ? 1 : 0, worker, run->a + begin, run->b, panel))
-        run->partials[task] = sum_squares(panel, rows * self->k);
+        run->partials[task] = sum_squares_of(panel, rows * self->k);
 }
 
 /* Rows [begin, end) of both symmetric products, from the diagonal on; what lies right of the diagonal block counts

@@ -140,6 +140,7 @@ struct fuse_backend_info {
 
 struct fuse_kernel;        /* the backend's own */
 struct fuse_compiled_rule; /* the backend's own */
+struct fuse_compiled_tensor; /* the backend's own */
 
 struct fuse_backend {
     uint32_t struct_size;
@@ -180,6 +181,24 @@ struct fuse_backend {
 
     /* values (count) *= factor. [worker] if is_panel: on the calling thread. */
     void (*scale)(void *instance, float *values, int64_t count, float factor, int is_panel);
+
+    /* values (count) into [-limit, limit]; a NaN stays. is_panel as above. */
+    void (*clamp)(void *instance, float *values, int64_t count, float limit, int is_panel);
+
+    /* The sum of squares of values (count), in double and in an order of count's alone. Any thread; [no-alloc] */
+    double (*sum_squares)(void *instance, const float *values, int64_t count);
+
+    /* Zeroes device memory. */
+    int (*clear)(void *instance, void *memory, uint64_t bytes, struct fuse_error *error);
+
+    /* Rules with update_tensor; all three or none (then such optimizers are refused on this device). compile_tensor makes
+     * the plan's products ready, for which *workspace_bytes is what each update is handed. update_tensor completes the
+     * update that it is given (split, multiply, backend) and has the rule do it. */
+    int (*compile_tensor)(void *instance, const struct fuse_rule *rule, const struct fuse_tensor_plan *plan,
+                          struct fuse_compiled_tensor **compiled, uint64_t *workspace_bytes, struct fuse_error *error);
+    void (*discard_tensor)(void *instance, struct fuse_compiled_tensor *compiled);
+    int (*update_tensor)(void *instance, struct fuse_compiled_tensor *compiled, const struct fuse_tensor_update *update,
+                         struct fuse_error *error); /* [no-alloc] */
 };
 
 #ifdef __cplusplus

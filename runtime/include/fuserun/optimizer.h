@@ -59,8 +59,10 @@ extern "C" {
 
 /* Capabilities of an optimizer component. */
 enum fuse_optimizer_capability {
-    FUSERUN_OPTIMIZER_ELEMENTWISE = 1u << 0 /* each element's update needs nothing of the others': may be applied to
-                                               panels of a gradient that never exists whole */
+    FUSERUN_OPTIMIZER_ELEMENTWISE = 1u << 0, /* each element's update needs nothing of the others': may be applied to
+                                                panels of a gradient that never exists whole */
+    FUSERUN_OPTIMIZER_WHOLE = 1u << 1        /* an update looks at the whole parameter and its whole gradient: all its
+                                                rules have update_tensor */
 };
 
 /* A contiguous piece of one parameter. Handed over in arrays, so this struct never grows. [worker] */
@@ -75,7 +77,66 @@ struct fuse_slice {
     int64_t first;        /* index of param[0] in the whole parameter */
 };
 
-/* A rule as FUSERUN_RULE makes it. */
+/* ---- rules that look at more than one element ----------------------------------------------------------------- *
+ *
+ * Where an update needs a row's mean, the norm of the parameter or the matrix itself, write a function over the whole
+ * parameter instead of a text, name it with FUSERUN_TENSOR_RULE, and end with FUSERUN_TENSOR_OPTIMIZER. Such a rule runs
+ * in every mode on the CPU; in `fused` mode each gradient is whole for as long as its update takes. Results must not
+ * depend on how work is split over threads. plugins/optimizers/adafactor.c keeps rows and columns, muon.c multiplies
+ * matrices. */
+
+#define FUSERUN_MAX_PRODUCTS 8
+
+/* A matrix product that an update will ask for: c (m, n) = a (m, k) b (k, n), all dense and row-major; a factor that is
+ * stored transposed, a as (k, m) or b as (n, k), says so. */
+struct fuse_tensor_product {
+    int64_t m, n, k;
+    uint32_t is_a_transposed;
+    uint32_t is_b_transposed;
+};
+
+/* What the updates of one parameter need. */
+struct fuse_tensor_plan {
+    uint32_t struct_size;
+    uint32_t rank;
+    const int64_t *shape; /* (rank) of the parameter */
+    const double *hyper;  /* as in fuse_update, from the config */
+
+    /* For plan_tensor to fill; zero before. */
+    int64_t state_counts[FUSERUN_MAX_STATES]; /* elements of each state: a row's, a column's, ...; 0: not for this one */
+    uint64_t scratch_bytes;
+    struct fuse_tensor_product products[FUSERUN_MAX_PRODUCTS];
+    uint32_t product_count;
+};
+
+/* Elements [begin, end) of something that is spread over threads. [worker] [no-alloc] */
+typedef void fuse_tensor_work(void *context, int64_t begin, int64_t end);
+
+/* One update of one whole parameter, and what may be called during it. */
+struct fuse_tensor_update {
+    uint32_t struct_size;
+    uint32_t rank;
+    const int64_t *shape;
+    float *param;
+    const float *grad;
+    float *const *states; /* in the rule's order, of the planned sizes; zero before the first update */
+    const float *scalars; /* what prepare() gave, as float */
+    void *scratch;        /* the planned bytes, aligned to 64; holds nothing from one update to the next */
+
+    /* work(context, begin, end) over [0, count), each range on one thread; `each`: elements that one of them stands for,
+     * so that little work stays on one thread. */
+    void (*split)(const struct fuse_tensor_update *update, int64_t count, int64_t each, fuse_tensor_work *work,
+                  void *context);
+
+    /* The planned product of that index; c must not overlap a or b. */
+    int (*multiply)(const struct fuse_tensor_update *update, uint32_t product, const float *a, const float *b, float *c,
+                    struct fuse_error *error);
+
+    void *workspace; /* the host's, for products */
+    void *backend;   /* the back-end's own */
+};
+
+/* A rule as FUSERUN_RULE or FUSERUN_TENSOR_RULE makes it. */
 struct fuse_rule {
     uint32_t struct_size;
     uint32_t state_count;
@@ -90,6 +151,13 @@ struct fuse_rule {
     uint32_t number_count; /* doubles that prepare() keeps for each parameter, FUSERUN_MAX_NUMBERS at the most */
     uint32_t reserved2;
     const char *numbers; /* "(mu_product)", as states; NULL without any */
+
+    /* Both or neither; with them there is no text, and the two functions above are NULL.
+     * plan_tensor: once for each parameter, when the run is planned; refuses a parameter that the rule is not meant for
+     * by FUSERUN_ERROR_CONFIG and a reason that can follow "parameter 'NAME': ".
+     * update_tensor: [no-alloc], on the main thread. */
+    int (*plan_tensor)(const struct fuse_host *host, struct fuse_tensor_plan *plan, struct fuse_error *error);
+    int (*update_tensor)(const struct fuse_tensor_update *update, struct fuse_error *error);
 };
 
 /* What prepare() may look at. */
@@ -236,7 +304,7 @@ struct fuse_optimizer {
         for (int64_t i = 0; i < count; i++)                                                                           \
             name_##_slice(&slices[i]);                                                                                \
     }                                                                                                                 \
-    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, numbers),                                   \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor),                             \
                                            state_count_,                                                              \
                                            scalar_count_,                                                             \
                                            0,                                                                         \
@@ -248,7 +316,27 @@ struct fuse_optimizer {
                                            name_##_foreach,                                                           \
                                            number_count_,                                                             \
                                            0,                                                                         \
-                                           numbers_};
+                                           numbers_,                                                                  \
+                                           NULL,                                                                      \
+                                           NULL};
+
+/* FUSERUN_TENSOR_RULE(name, (state, ...), (scalar, ...), plan_tensor, update_tensor): the same for a whole parameter. */
+#define FUSERUN_TENSOR_RULE(name_, states_, scalars_, plan_, update_)                                                 \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor),                             \
+                                           FUSERUN_COUNT_ states_,                                                    \
+                                           FUSERUN_COUNT_ scalars_,                                                   \
+                                           0,                                                                         \
+                                           #name_,                                                                    \
+                                           FUSERUN_TEXT_(states_),                                                    \
+                                           FUSERUN_TEXT_(scalars_),                                                   \
+                                           "",                                                                        \
+                                           NULL,                                                                      \
+                                           NULL,                                                                      \
+                                           0,                                                                         \
+                                           0,                                                                         \
+                                           NULL,                                                                      \
+                                           plan_,                                                                     \
+                                           update_};
 
 /* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
 #define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \
@@ -280,6 +368,17 @@ struct fuse_optimizer {
 
 /* The same with several rules, a select_rule and a check function (either may be NULL, select_rule not with several). */
 #define FUSERUN_OPTIMIZER_WITH(name_, version_, license_, summary_, options_, prepare_, rules_, select_, check_)      \
+    FUSERUN_OPTIMIZER_AS_(name_, version_, license_, summary_, options_, prepare_, rules_, select_, check_,           \
+                          FUSERUN_OPTIMIZER_ELEMENTWISE)
+
+/* A plugin of one optimizer with one FUSERUN_TENSOR_RULE; check_ may be NULL. */
+#define FUSERUN_TENSOR_OPTIMIZER(name_, version_, license_, summary_, options_, prepare_, rule_, check_)              \
+    static const struct fuse_rule *const fuse_rules_[] = {&rule_};                                                    \
+    FUSERUN_OPTIMIZER_AS_(name_, version_, license_, summary_, options_, prepare_, fuse_rules_, NULL, check_,         \
+                          FUSERUN_OPTIMIZER_WHOLE)
+
+#define FUSERUN_OPTIMIZER_AS_(name_, version_, license_, summary_, options_, prepare_, rules_, select_, check_,       \
+                              capabilities_)                                                                          \
     static const struct fuse_optimizer fuse_optimizer_ = {FUSERUN_STRUCT_SIZE(fuse_optimizer, prepare),               \
                                                           (uint32_t)(sizeof(rules_) / sizeof((rules_)[0])),           \
                                                           rules_,                                                     \
@@ -288,7 +387,7 @@ struct fuse_optimizer {
                                                           prepare_};                                                  \
     static const struct fuse_component fuse_components_[] = {                                                         \
         {FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_OPTIMIZER, #name_, summary_,                          \
-         FUSERUN_OPTIMIZER_ELEMENTWISE, options_, (uint32_t)(sizeof(options_) / sizeof((options_)[0])),               \
+         capabilities_, options_, (uint32_t)(sizeof(options_) / sizeof((options_)[0])),                               \
          (uint32_t)sizeof((options_)[0]), &fuse_optimizer_}};                                                         \
     FUSERUN_PLUGIN(#name_, version_, license_, fuse_components_)
 
