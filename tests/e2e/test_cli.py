@@ -115,7 +115,7 @@ class Mistakes(Case):
         self.one_mistake("command line: run.device: ", "cuda", overrides=["run.device=cuda"])
         self.one_mistake("command line: optimizer.nesterov: ", "momentum",
                          overrides=["optimizer.plugin=sgd", "optimizer.nesterov=yes"])
-        self.one_mistake("command line: optimizer.clip_grad_norm: ", overrides=["optimizer.clip_grad_norm=1"])
+        self.one_mistake("command line: optimizer.accumulate: ", overrides=["optimizer.accumulate=2"])
 
     def test_cycled_momentum_needs_one(self):
         self.make_classes()

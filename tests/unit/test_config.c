@@ -2,7 +2,8 @@
 #include "config_case.h"
 
 #define TAKES_ADAM                                                                                                     \
-    "[optimizer] takes plugin, mode, accumulate, clip_grad_norm, clip_algorithm, log_grad_norm, lr, betas, eps, "      \
+    "[optimizer] takes plugin, mode, accumulate, clip_grad_norm, clip_grad_value, clip_grad_norm_per_parameter, "      \
+    "clip_algorithm, log_grad_norm, lr, betas, eps, "                                                                  \
     "weight_decay, amsgrad"
 #define ROLES                                                                                                          \
     "there are run, plugins, model, data, eval, loss, optimizer, group NAME, scheduler, scheduler.NAME, memory, "      \
@@ -295,23 +296,23 @@ static void not_supported_yet(void **state)
     (void)state;
     static const struct message_case cases[] = {
         {GOOD,
-         {"optimizer.clip_grad_norm=1", "optimizer.accumulate=4", "optimizer.log_grad_norm=yes"},
-         "command line: optimizer.clip_grad_norm: not supported by this build yet\n"
-         "command line: optimizer.accumulate: '4' is not supported by this build yet; it takes 1\n"
-         "command line: optimizer.log_grad_norm: 'yes' is not supported by this build yet; it takes no\n"},
+         {"optimizer.accumulate=4"},
+         "command line: optimizer.accumulate: '4' is not supported by this build yet; it takes 1\n"},
         {GOOD,
          {"run.device=cuda:0", "run.precision=bf16", "run.resume=ckpt"},
          "command line: run.device: 'cuda:0' is not supported by this build yet; it takes auto, cpu\n"
          "command line: run.precision: 'bf16' is not supported by this build yet; it takes fp32\n"
          "command line: run.resume: 'ckpt' is not supported by this build yet; it takes auto, never\n"},
         {GOOD,
-         {"run.nonfinite=skip"},
-         "command line: run.nonfinite: 'skip' is not supported by this build yet; it takes stop\n"},
+         {"optimizer.clip_grad_norm=1", "optimizer.clip_grad_norm_per_parameter=2"},
+         "command line: optimizer.clip_grad_norm_per_parameter: 'clip_grad_norm' is set too; one of them at the "
+         "most\n"},
         {GOOD,
          {"memory.recompute=blocks", "memory.snapshot=on", "checkpoint.every=10"},
          "command line: checkpoint.every: not supported by this build yet\n"},
         /* What asks for nothing. */
         {GOOD, {"run.resume=never", "memory.snapshot=off", "optimizer.accumulate=1"}, ""},
+        {GOOD, {"optimizer.clip_grad_norm=1", "optimizer.clip_grad_value=", "run.nonfinite=skip"}, ""},
         {GOOD, {"checkpoint.keep=7", "optimizer.clip_grad_norm=", "run.device=cpu"}, ""},
         {GOOD, {"model.weights=w.safetensors", "memory.timeline=no", "optimizer.clip_algorithm=keep"}, ""},
     };
@@ -387,7 +388,8 @@ static void layers(void **state)
          LOST("base.ini", "5", "optimizer.betas", "x.ini", "sgd")  /* */
          LOST("base.ini", "22", "group g.amsgrad", "x.ini", "sgd") /* */
          "x.ini:10: optimizer.eps: unknown key; [optimizer] takes plugin, mode, accumulate, clip_grad_norm, "
-         "clip_algorithm, log_grad_norm, lr, momentum, weight_decay, nesterov\n"
+         "clip_grad_value, "
+         "clip_grad_norm_per_parameter, clip_algorithm, log_grad_norm, lr, momentum, weight_decay, nesterov\n"
          "x.ini:12: group g.eps: unknown key; [group g] takes match, plugin, lr, momentum, weight_decay, nesterov\n"
          "x.ini:13: scheduler beta1: the optimizer has no 'beta1' that a schedule may drive; it has lr, momentum, "
          "weight_decay\n"},
