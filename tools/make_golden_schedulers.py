@@ -245,6 +245,7 @@ plateau(FLAT, "patience=0", "factor=0.5", "min_lr=0.002")  # each group meets it
 plateau(FLAT, "patience=0", "factor=0.5", "min_lr=0.05")  # above the second group's base
 plateau(FLAT, "patience=0", "factor=0.9", "eps=0.001")
 plateau(FLAT, "patience=0", "factor=0.5", "eps=0")
+plateau(FLAT, "patience=0", "factor=0.5", "eps=0.05")  # just what the first group's reduction is: too little
 plateau(FLAT, "patience=0", "factor=0")
 plateau(WALK, "patience=0", "threshold=0", "factor=0.99")
 plateau(CREEP, "patience=3", "threshold=0")

@@ -73,7 +73,7 @@ static struct fuse_schedule *two_plateaus(void)
     struct spec spec = {0};
     add(&spec, "scheduler", "sequential", "stages=warmup, first, both", "milestones=2, 10", NULL);
     add(&spec, "scheduler.warmup", "constant", "factor=0.5", "total_iters=100", NULL);
-    add(&spec, "scheduler.first", "plateau", "factor=0.5", "patience=0", NULL);
+    add(&spec, "scheduler.first", "plateau", "factor=0.5", "patience=0", "cooldown=2", NULL);
     add(&spec, "scheduler.both", "chain", "stages=second, fade", NULL);
     add(&spec, "scheduler.second", "plateau", "factor=0.1", "patience=1", "metric=eval_accuracy", "mode=max", NULL);
     add(&spec, "scheduler.fade", "exponential", "gamma=0.5", NULL);
@@ -100,6 +100,28 @@ static void a_stage_sees_its_own_evaluations(void **state)
     }
     assert_true(value_at(schedule, 4, 1) == 0.5);
     assert_near(value_at(schedule, 12, 1), 0.1 * 0.25, 1e-12, "second", 12);
+    fuse_schedule_free(&schedule);
+}
+
+/* A sequence within a sequence counts from its own start. */
+static void a_nested_stage_sees_its_own_evaluations(void **state)
+{
+    (void)state;
+    struct spec spec = {0};
+    add(&spec, "scheduler", "sequential", "stages=a, inner", "milestones=5", NULL);
+    add(&spec, "scheduler.a", "constant", NULL);
+    add(&spec, "scheduler.inner", "sequential", "stages=b, c", "milestones=3", NULL);
+    add(&spec, "scheduler.b", "plateau", "factor=0.5", "patience=0", NULL);
+    add(&spec, "scheduler.c", "plateau", "factor=0.25", "patience=0", NULL);
+    struct fuse_schedule *schedule = take(&spec, 20);
+    for (int64_t i = 0; i < 8; i++) /* the first counts three: a start and two bad ones */
+        observe(schedule, i, "eval_loss", 1);
+    assert_true(value_at(schedule, 7, 1) == 0.25);
+    assert_true(value_at(schedule, 8, 1) == 1);
+    observe(schedule, 8, "eval_loss", 1);
+    observe(schedule, 9, "eval_loss", 1);
+    assert_true(value_at(schedule, 7, 1) == 0.25);
+    assert_true(value_at(schedule, 9, 1) == 0.25);
     fuse_schedule_free(&schedule);
 }
 
@@ -358,6 +380,7 @@ int main(void)
         cmocka_unit_test(nan_never_counts),
         cmocka_unit_test(only_the_named_metric_counts),
         cmocka_unit_test(a_stage_sees_its_own_evaluations),
+        cmocka_unit_test(a_nested_stage_sees_its_own_evaluations),
         cmocka_unit_test(state_is_kept_whole),
         cmocka_unit_test(impossible_states_are_refused),
         cmocka_unit_test(row_12_warm_ups_start_at_base_over_n),
