@@ -127,8 +127,6 @@ static int emit(struct parser *parser, enum code code, int takes, int variable, 
     if (parser->height > EXPRESSION_MAX_DEPTH)
         return wrong(parser, column_of(parser, parser->at), "more than %d values wait for an operation",
                      EXPRESSION_MAX_DEPTH);
-    if (parser->height > expression->depth)
-        expression->depth = parser->height;
     expression->operations[expression->count++] = (struct operation){code, variable, number};
     return 0;
 }

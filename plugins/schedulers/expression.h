@@ -16,7 +16,6 @@
 
 struct expression {
     int count;
-    int depth; /* greatest height of the stack */
     struct operation {
         int code;
         int variable;
