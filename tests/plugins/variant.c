@@ -51,13 +51,13 @@ static int cycles_momentum(const void *instance)
     (void)instance;
     return 1;
 }
-static double momentum(const void *instance, const struct fuse_schedule_query *query)
 static const char *metric(const void *instance)
 {
     (void)instance;
     return "eval_loss";
 }
 
+static double momentum(const void *instance, const struct fuse_schedule_query *query)
 {
     (void)instance;
     return query->base;
@@ -164,13 +164,13 @@ static void spoil(void)
         scheduler.known.value = NULL;
     if (is("half_momentum"))
         scheduler.known.cycles_momentum = cycles_momentum;
-    if (is("no_rules"))
     if (is("blind_metric"))
         scheduler.known.metric = metric;
     if (is("half_state"))
         scheduler.known.state_count = 2;
     if (is("huge_state"))
         scheduler.known.state_count = 100000;
+    if (is("no_rules"))
         optimizer.rule_count = 0;
     if (is("null_rule"))
         rules[0] = NULL;
