@@ -25,3 +25,13 @@ int fuse_fail_memory(struct fuse_error *error, const char *what, size_t bytes)
 {
     return fuse_fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for %s (%zu bytes)", what, bytes);
 }
+
+int fuse_fail_unsaid(struct fuse_error *error, int status, const char *what)
+{
+    status = status < 0 ? status : FUSERUN_ERROR_PLUGIN;
+    if (error->text[0] != '\0') {
+        error->code = status;
+        return status;
+    }
+    return fuse_fail(error, status, NULL, "%s failed without saying why", what);
+}

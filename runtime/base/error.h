@@ -36,4 +36,7 @@ int fuse_fail_va(struct fuse_error *error, int code, const char *key, const char
 /* "out of memory for WHAT (N bytes)". */
 int fuse_fail_memory(struct fuse_error *error, const char *what, size_t bytes);
 
+/* After `what`, a plugin's, failed with this status: makes up for a message that it did not write. Never FUSERUN_OK. */
+int fuse_fail_unsaid(struct fuse_error *error, int status, const char *what);
+
 #endif

@@ -4,6 +4,7 @@
 #include "config/options.h"
 #include "plugin/registry.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,9 @@ static uint64_t larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Of one state; what a sum of sizes of all parameters cannot overflow with. */
+#define MOST_STATE_ELEMENTS ((int64_t)1 << 40)
+
 /* A rule that wants the parameter whole says itself what it needs. */
 static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, struct fuse_entry *entry,
                        struct fuse_error *error)
@@ -82,21 +86,27 @@ static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, s
                                     .rank = entry->rank,
                                     .shape = entry->shape,
                                     .hyper = group->base};
-    FUSE_TRY(group->rule->plan_tensor(fuse_host(), &plan, error));
+    const int status = group->rule->plan_tensor(fuse_host(), &plan, error);
+    if (status != FUSERUN_OK)
+        return fuse_fail_unsaid(error, status, "the optimizer's plan");
     if (plan.product_count > FUSERUN_MAX_PRODUCTS)
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
                          "optimizer '%s' plans %u products, FUSERUN_MAX_PRODUCTS is %d", group->component->name,
                          plan.product_count, FUSERUN_MAX_PRODUCTS);
     for (uint32_t s = 0; s < group->rule->state_count; s++) {
-        if (plan.state_counts[s] < 0)
-            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans a state of negative size",
-                             group->component->name);
+        if (plan.state_counts[s] < 0 || plan.state_counts[s] > MOST_STATE_ELEMENTS)
+            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                             "optimizer '%s' plans a state of %" PRId64 " elements, 0 to %" PRId64 " are possible",
+                             group->component->name, plan.state_counts[s], MOST_STATE_ELEMENTS);
         entry->state_counts[s] = plan.state_counts[s];
     }
     for (uint32_t i = 0; i < plan.product_count; i++)
         if (plan.products[i].m < 1 || plan.products[i].n < 1 || plan.products[i].k < 1)
             return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans an empty product",
                              group->component->name);
+    if (plan.scratch_bytes > (uint64_t)MOST_STATE_ELEMENTS)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans %" PRIu64 " bytes of scratch",
+                         group->component->name, plan.scratch_bytes);
     uint64_t workspace_bytes = 0;
     FUSE_TRY(dict->backend->compile_tensor(dict->device, group->rule, &plan, &entry->tensor, &workspace_bytes, error));
     dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, aligned(plan.scratch_bytes));

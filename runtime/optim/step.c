@@ -92,7 +92,8 @@ static int update_whole(struct fuse_dict *dict, struct fuse_entry *entry, const 
                                                   .scalars = entry->scalars,
                                                   .scratch = dict->scratch,
                                                   .workspace = dict->scratch + dict->rule_scratch_bytes};
-        return dict->backend->update_tensor(dict->device, entry->tensor, &update, error);
+        const int status = dict->backend->update_tensor(dict->device, entry->tensor, &update, error);
+        return status == FUSERUN_OK ? status : fuse_fail_unsaid(error, status, "the optimizer's rule");
     }
     const struct fuse_slice slice = slice_of(entry, group, entry->states, gradient, 0, entry->element_count);
     return dict->backend->update(dict->device, group->compiled, &slice, 1, error);

@@ -21,6 +21,11 @@
 #else
 #define NATIVE_CLASS ELFCLASS32
 #endif
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define NATIVE_DATA ELFDATA2LSB
+#else
+#define NATIVE_DATA ELFDATA2MSB
+#endif
 #if defined(__x86_64__)
 #define NATIVE_MACHINE EM_X86_64
 #elif defined(__aarch64__)
@@ -43,6 +48,9 @@ static int check_elf(int descriptor, uint64_t file_bytes, struct fuse_error *err
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "cut short: only %zd bytes of an ELF header", got);
     if (header.e_ident[EI_CLASS] != NATIVE_CLASS)
         return FUSERUN_OK;
+    if (header.e_ident[EI_DATA] != NATIVE_DATA)
+        return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                         "built for another processor (its bytes are in the other order)");
 #ifdef NATIVE_MACHINE
     /* dlopen() says "No such file" here. */
     if (header.e_machine != NATIVE_MACHINE)

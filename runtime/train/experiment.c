@@ -353,8 +353,12 @@ static int check_optimizers(struct fuse_experiment *experiment, const struct fus
         if (!is_clean(experiment, section))
             continue;
         const struct fuse_optimizer *optimizer = specs[g].component->api;
-        if (optimizer->check == NULL || optimizer->check(fuse_host(), specs[g].options, &cause) == FUSERUN_OK ||
-            strcmp(cause.text, inherited.text) == 0)
+        const int status =
+            optimizer->check == NULL ? FUSERUN_OK : optimizer->check(fuse_host(), specs[g].options, &cause);
+        if (status == FUSERUN_OK)
+            continue;
+        (void)fuse_fail_unsaid(&cause, status, "the optimizer's check of its options");
+        if (strcmp(cause.text, inherited.text) == 0)
             continue;
         if (g == 0)
             inherited = cause;

@@ -110,7 +110,9 @@ int fuse_feed_read(struct fuse_feed *feed, float *inputs, void *targets, const i
         .classes = source->info.target_kind == FUSERUN_TARGET_CLASS ? targets : NULL,
         .values = source->info.target_kind == FUSERUN_TARGET_VALUES ? targets : NULL,
     };
-    FUSE_TRY(source->dataset->read(source->instance, &batch, error));
+    const int status = source->dataset->read(source->instance, &batch, error);
+    if (status != FUSERUN_OK)
+        return fuse_fail_unsaid(error, status, "the dataset");
     feed->next += count;
     feed->ordinal++;
     *indices = samples;

@@ -45,7 +45,7 @@ int fuse_source_open(const struct fuse_host *host, const struct fuse_component *
     const int status = source->dataset->open(host, options, context, &source->instance, error);
     if (status != FUSERUN_OK) {
         source->dataset = NULL;
-        return status;
+        return fuse_fail_unsaid(error, status, "the dataset");
     }
     source->info.struct_size = FUSERUN_STRUCT_SIZE(fuse_dataset_info, cache_bytes);
     source->dataset->describe(source->instance, &source->info);
@@ -75,7 +75,9 @@ int fuse_source_load(struct fuse_source *source, struct fuse_error *error)
         if (source->cache == NULL)
             return fuse_fail_memory(error, "the dataset's samples", bytes);
     }
-    return source->dataset->load == NULL ? FUSERUN_OK : source->dataset->load(source->instance, source->cache, error);
+    const int status =
+        source->dataset->load == NULL ? FUSERUN_OK : source->dataset->load(source->instance, source->cache, error);
+    return status == FUSERUN_OK ? status : fuse_fail_unsaid(error, status, "the dataset");
 }
 
 int64_t fuse_source_full_batch(const struct fuse_source *source)
