@@ -50,7 +50,8 @@ enum fuse_op_kind {
     FUSERUN_OP_ATTENTION = 20,      /* qkv (B, S, 3 D) -> y (B, S, D), lse (B, H, S); H = integers[0] heads of d = D / H:
                                        softmax(q k^T / sqrt d) v per head; q, k, v are the thirds of the last dimension;
                                        lse: log of the softmax's denominator, its maximum included. Dropout on the
-                                       probabilities: p = numbers[0], stream = integers[1] */
+                                       probabilities: p = numbers[0], stream = integers[1], element
+                                       ((b H + h) S + row) S + column, what stays times 1 / (1 - p) */
     FUSERUN_OP_ATTENTION_DX = 21,   /* dy, qkv, y, lse -> dqkv; same integers and numbers; probabilities made again */
     FUSERUN_OP_PREPEND = 22,        /* x (B, S, D), token (D elements) -> y (B, S + 1, D): the token stands first */
     FUSERUN_OP_PREPEND_DX = 23,     /* dy (B, S + 1, D) -> dx (B, S, D) */
