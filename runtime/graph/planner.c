@@ -2,17 +2,11 @@
  * not overlap in memory. Finding the smallest extent is NP-hard (dynamic storage allocation); placing the largest
  * first, each at the lowest address that is free during its life, comes within a few per cent, and the lower bound (the
  * greatest sum of live bytes) tells how near. Several orders are tried, and the best kept. */
+#include "base/align.h"
 #include "graph/program.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-enum { ALIGNMENT_BYTES = 64 };
-
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + ALIGNMENT_BYTES - 1) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
-}
 
 struct piece {
     uint32_t buffer;
@@ -148,7 +142,7 @@ int fuse_plan_offsets(struct fuse_buffer *buffers, size_t count, uint64_t *exten
     for (size_t i = 0; i < count; i++)
         if (!buffers[i].is_parameter && buffers[i].bytes > 0 && buffers[i].first <= buffers[i].last)
             pieces[piece_count++] =
-                (struct piece){(uint32_t)i, buffers[i].first, buffers[i].last, aligned(buffers[i].bytes), 0};
+                (struct piece){(uint32_t)i, buffers[i].first, buffers[i].last, fuse_aligned(buffers[i].bytes), 0};
     const uint64_t bound = lower_bound(pieces, piece_count);
     static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_length, by_start};
     uint64_t best = UINT64_MAX;

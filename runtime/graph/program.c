@@ -1,3 +1,4 @@
+#include "base/align.h"
 #include "graph/builder.h"
 
 #include <stdlib.h>
@@ -170,11 +171,6 @@ static int add_loss(struct fuse_builder *builder)
 
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
 
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* Compiles every kernel, and gives each the scratch that it asks for. */
 static int compile_kernels(struct fuse_builder *builder)
 {
@@ -193,7 +189,8 @@ static int compile_kernels(struct fuse_builder *builder)
                                              instruction->info.workspace_bytes, &instruction->workspace));
         if ((instruction->op.flags & FUSERUN_OP_PANELS) != 0) {
             const int64_t columns = instruction->op.outputs[0].shape[1];
-            const uint64_t panel_bytes = aligned((uint64_t)(instruction->info.panel_rows * columns) * sizeof(float));
+            const uint64_t panel_bytes =
+                fuse_aligned((uint64_t)(instruction->info.panel_rows * columns) * sizeof(float));
             const uint32_t panels = instruction->info.panel_count;
             program->buffers[instruction->outputs[0]].bytes =
                 (panels < device.worker_count ? panels : device.worker_count) * panel_bytes;

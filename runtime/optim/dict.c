@@ -1,5 +1,6 @@
 #include "optim/dict.h"
 
+#include "base/align.h"
 #include "base/text.h"
 #include "config/options.h"
 #include "plugin/registry.h"
@@ -8,13 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { ALIGNMENT_BYTES = 64 };
-
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + ALIGNMENT_BYTES - 1) / ALIGNMENT_BYTES * ALIGNMENT_BYTES;
-}
 
 /* ---- groups --------------------------------------------------------------------------------------------------- */
 
@@ -109,7 +103,7 @@ static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, s
                          group->component->name, plan.scratch_bytes);
     uint64_t workspace_bytes = 0;
     FUSE_TRY(dict->backend->compile_tensor(dict->device, group->rule, &plan, &entry->tensor, &workspace_bytes, error));
-    dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, aligned(plan.scratch_bytes));
+    dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, fuse_aligned(plan.scratch_bytes));
     dict->scratch_bytes = larger(dict->scratch_bytes, workspace_bytes);
     return FUSERUN_OK;
 }
@@ -140,10 +134,10 @@ static int plan_states(struct fuse_dict *dict, const struct fuse_graph *graph, s
         }
         for (uint32_t s = 0; s < group->rule->state_count; s++) {
             dict->state_bytes += (uint64_t)entry->state_counts[s] * sizeof(float);
-            dict->memory_bytes += aligned((uint64_t)entry->state_counts[s] * sizeof(float));
+            dict->memory_bytes += fuse_aligned((uint64_t)entry->state_counts[s] * sizeof(float));
         }
     }
-    dict->scratch_bytes = aligned(dict->scratch_bytes) + dict->rule_scratch_bytes;
+    dict->scratch_bytes = fuse_aligned(dict->scratch_bytes) + dict->rule_scratch_bytes;
     dict->memory_bytes += dict->scratch_bytes;
     if (refused_count == 0)
         return FUSERUN_OK;
@@ -169,7 +163,7 @@ static int assign(struct fuse_dict *dict, const struct fuse_graph *graph, const 
         matched[group]++;
         dict->entry_of_parameter[p] = UINT32_MAX;
         dict->parameter_bytes += (uint64_t)parameter->element_count * sizeof(float);
-        dict->memory_bytes += aligned((uint64_t)parameter->element_count * sizeof(float));
+        dict->memory_bytes += fuse_aligned((uint64_t)parameter->element_count * sizeof(float));
         if (parameter->is_frozen)
             continue;
         dict->groups[group].parameter_count++;
@@ -273,7 +267,7 @@ int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, u
     for (uint32_t p = 0; p < graph->parameter_count; p++) {
         const struct fuse_parameter *parameter = &graph->parameters[p];
         dict->parameters[p] = (float *)(void *)next;
-        next += aligned((uint64_t)parameter->element_count * sizeof(float));
+        next += fuse_aligned((uint64_t)parameter->element_count * sizeof(float));
         fuse_parameter_fill(parameter, p, seed, dict->parameters[p]);
     }
     for (uint32_t e = 0; e < dict->entry_count; e++) {
@@ -281,7 +275,7 @@ int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, u
         entry->values = dict->parameters[entry->parameter];
         for (uint32_t s = 0; s < dict->groups[entry->group].rule->state_count; s++) {
             entry->states[s] = (float *)(void *)next; /* the backend's memory starts as zero */
-            next += aligned((uint64_t)entry->state_counts[s] * sizeof(float));
+            next += fuse_aligned((uint64_t)entry->state_counts[s] * sizeof(float));
         }
     }
     dict->scratch = next;

@@ -58,6 +58,11 @@ int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_er
 int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
 bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b);
 
+static inline uint64_t fuse_round_up(uint64_t bytes, uint64_t multiple)
+{
+    return (bytes + multiple - 1) / multiple * multiple;
+}
+
 /* Rows of a panel of a weight's gradient (n, k): of the weight's shape alone. (linear.c) */
 int64_t fuse_panel_rows(int64_t n, int64_t k);
 

@@ -12,11 +12,6 @@
 #define PANEL_PARTS 16
 #define PANEL_MIN_ROWS 8
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple)
-{
-    return (bytes + multiple - 1) / multiple * multiple;
-}
-
 /* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
 
 struct linear {
@@ -187,7 +182,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
         return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
     const int64_t panel_rows = fuse_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
-    const uint64_t panel_floats = round_up((uint64_t)(panel_rows * k) * sizeof(float), 64) / sizeof(float);
+    const uint64_t panel_floats = fuse_round_up((uint64_t)(panel_rows * k) * sizeof(float), 64) / sizeof(float);
     const struct fuse_operand *const out = &op->outputs[0];
     if (!is_scratch && (out->rank != 2 || out->shape[0] != n || out->shape[1] != k))
         return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
@@ -226,7 +221,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
         destroy_weight_gradient(&self->kernel);
         return status;
     }
-    self->workspace_bytes = round_up(self->workspace_bytes, 64);
+    self->workspace_bytes = fuse_round_up(self->workspace_bytes, 64);
     info->panel_count = (uint32_t)panel_count;
     info->panel_rows = panel_rows;
     info->workspace_bytes = self->workspace_bytes * (uint64_t)cpu->thread_count;

@@ -38,11 +38,6 @@ struct run {
     int status;
 };
 
-static uint64_t round_up(uint64_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 FUSE_CLONES static double sum_squares_of(const float *values, int64_t count)
 {
     double sum = 0.0;
@@ -158,7 +153,7 @@ static int add_product(struct fuse_cpu *cpu, struct norm *self, const struct fus
     struct fuse_product **const product = &self->products[self->product_count];
     FUSE_TRY(fuse_product_create(cpu->products, shape, product, error));
     self->product_count++;
-    const uint64_t bytes = round_up(fuse_product_workspace_bytes(*product));
+    const uint64_t bytes = fuse_round_up(fuse_product_workspace_bytes(*product), 64);
     self->product_bytes = bytes > self->product_bytes ? bytes : self->product_bytes;
     return FUSERUN_OK;
 }
@@ -180,7 +175,7 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
     shape.m = self->n % self->task_rows;
     if (shape.m != 0)
         FUSE_TRY(add_product(cpu, self, &shape, error));
-    self->worker_bytes = self->product_bytes + round_up((uint64_t)(self->task_rows * self->k) * sizeof(float));
+    self->worker_bytes = self->product_bytes + fuse_round_up((uint64_t)(self->task_rows * self->k) * sizeof(float), 64);
     return FUSERUN_OK;
 }
 
@@ -202,7 +197,8 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                                      .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
             FUSE_TRY(add_product(cpu, self, &shape, error));
         }
-    self->worker_bytes = self->product_bytes + round_up(2 * (uint64_t)(self->task_rows * self->batch) * sizeof(float));
+    self->worker_bytes =
+        self->product_bytes + fuse_round_up(2 * (uint64_t)(self->task_rows * self->batch) * sizeof(float), 64);
     return FUSERUN_OK;
 }
 
@@ -238,7 +234,7 @@ int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fus
         destroy_norm(&self->kernel);
         return status;
     }
-    self->partial_bytes = round_up((uint64_t)self->task_count * sizeof(double));
+    self->partial_bytes = fuse_round_up((uint64_t)self->task_count * sizeof(double), 64);
     info->workspace_bytes = self->partial_bytes + (is_product ? (uint64_t)cpu->thread_count * self->worker_bytes : 0);
     *kernel = &self->kernel;
     return FUSERUN_OK;
