@@ -120,6 +120,10 @@ static int try_in_child(const char *file, struct fuse_error *error)
             (void)dup2(nowhere, STDERR_FILENO);
         }
         (void)setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+        /* A crash must end the child as what it is, whoever (a sanitizer, a test) has a handler of their own for it. */
+        static const int crashes[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+        for (size_t i = 0; i < sizeof crashes / sizeof crashes[0]; i++)
+            (void)signal(crashes[i], SIG_DFL);
         void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
         fuse_plugin_entry *entry = handle != NULL ? entry_of(handle) : NULL;
         if (entry != NULL)

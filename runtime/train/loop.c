@@ -11,8 +11,10 @@
 
 /* A weight that is not finite was left so by a rule, and its step is named: of the present update, or of an earlier
  * one, since no update is applied from the first gradient on that is not finite (optim/step.c). */
-static int check_weights(const struct fuse_experiment *experiment, struct fuse_error *error)
+static int check_weights(const struct fuse_run_state *state, struct fuse_error *error)
 {
+    const struct fuse_experiment *experiment = state->experiment;
+    const int64_t completed = experiment->clock->completed_updates;
     const struct fuse_dict *dict = experiment->dict;
     for (uint32_t p = 0; p < experiment->graph->parameter_count; p++) {
         const struct fuse_parameter *parameter = &experiment->graph->parameters[p];
@@ -20,12 +22,12 @@ static int check_weights(const struct fuse_experiment *experiment, struct fuse_e
             continue;
         const uint32_t entry = dict->entry_of_parameter[p];
         const bool is_updated = entry != UINT32_MAX && dict->entries[entry].is_updated;
-        const int64_t step = experiment->clock->completed_updates - (is_updated ? 0 : 1);
+        const int64_t step = is_updated || state->is_skipped ? completed : completed - 1;
         if (entry == UINT32_MAX || step == 0)
-            return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
-                             "%s is not finite, and was not before the first step (nonfinite = stop)", parameter->name);
-        return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
-                         "step %" PRId64 ": %s is not finite after it (nonfinite = stop)", step, parameter->name);
+            return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL, "%s is not finite, and was not before the first step",
+                             parameter->name);
+        return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL, "step %" PRId64 ": %s is not finite after it", step,
+                         parameter->name);
     }
     return FUSERUN_OK;
 }
@@ -39,7 +41,7 @@ static int check_finite(const struct fuse_run_state *state, struct fuse_error *e
     const bool is_loss_finite = fuse_number_is_finite(state->last_loss);
     if (parameter == UINT32_MAX && is_loss_finite)
         return FUSERUN_OK;
-    FUSE_TRY(check_weights(experiment, error));
+    FUSE_TRY(check_weights(state, error));
     if (parameter != UINT32_MAX)
         return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
                          "step %" PRId64 ": the gradient of %s is not finite (nonfinite = stop)", step,
@@ -55,6 +57,7 @@ static int count_skip(struct fuse_run_state *state, struct fuse_error *error)
     state->skips_in_a_row = state->is_skipped ? state->skips_in_a_row + 1 : 0;
     if (state->skips_in_a_row < MOST_SKIPS)
         return FUSERUN_OK;
+    FUSE_TRY(check_weights(state, error));
     return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL,
                      "%d updates in a row were skipped after step %" PRId64
                      ": the gradient of %s is not finite (nonfinite = skip)",
@@ -148,7 +151,7 @@ static int run_updates(struct fuse_run_state *state, struct fuse_error *error)
         }
     }
     /* The last update has no loss behind it that would show what it did to the weights. */
-    return check_weights(experiment, error);
+    return check_weights(state, error);
 }
 
 static void summarise(struct fuse_run_state *state, const struct fuse_outputs *outputs)

@@ -90,7 +90,8 @@ int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *err
     read_clipping(experiment);
     if (experiment->total_updates > 0)
         FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_full_batch(train), error));
-    if (experiment->total_updates >= experiment->updates_per_epoch)
+    /* Skipped updates use up batches of a run of any length. */
+    if (experiment->total_updates >= experiment->updates_per_epoch || experiment->dict->clip.skips_nonfinite)
         FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_last_batch(train), error));
     if (experiment->has_evaluation) {
         FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_EVALUATE, fuse_source_full_batch(&experiment->evaluation), error));

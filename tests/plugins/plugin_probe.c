@@ -22,10 +22,8 @@ static void print_optimizer(const struct fuse_optimizer *optimizer)
     if (rule->state_count != 1)
         return;
     for (int64_t step = 1; step <= 4; step++) {
-        const struct fuse_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_update, numbers),
-                                           .hyper_count = 2,
-                                           .hyper = hyper,
-                                           .step = step};
+        const struct fuse_update update = {
+            .struct_size = FUSERUN_STRUCT_SIZE(fuse_update, numbers), .hyper_count = 2, .hyper = hyper, .step = step};
         optimizer->prepare(&update, scalars);
         for (size_t i = 0; i < FUSERUN_MAX_SCALARS; i++)
             as_float[i] = (float)scalars[i];

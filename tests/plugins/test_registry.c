@@ -109,6 +109,7 @@ static const struct {
     {"null_entry", "says that it cannot work here (fuse_plugin_v1() returned NULL)"},
     {"unresolved", "cannot be loaded: undefined symbol: fuse_test_nobody_defines_this"},
     {"aborts", "crashes while it is loaded (Aborted)"},
+    {"crashes", "crashes while it is loaded (Segmentation fault)"},
     {"exits", "ends the process while it is loaded (exit status 0)"},
     {"small_plugin", "struct fuse_plugin: struct_size is 56 in the plugin, at least 72 is needed"},
     {"small_abi", "the size of struct fuse_abi is 12 in the plugin, 28 in this fuserun"},

@@ -3,6 +3,7 @@
 #include <fuserun/scheduler.h>
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -249,5 +250,7 @@ const struct fuse_plugin *fuse_plugin_v1(const struct fuse_host *host)
     (void)host;
     rule = second_rule = decay_rule;
     spoil();
+    if (is("crashes"))
+        (void)raise(SIGSEGV);
     return is("null_entry") ? NULL : &plugin;
 }
