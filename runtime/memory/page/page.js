@@ -80,7 +80,7 @@
       if (moved !== undefined) at = step.move(at, moved, part);
       else if (event.key === "Home") at = step.find(part.left, part);
       else if (event.key === "End") at = step.find(part.right - .01, part);
-      else if (event.key === "p" || event.key === "Escape") at = home;
+      else if (event.key === "p" || event.key === "Escape") at = home === undefined ? null : home;
       else return;
       event.preventDefault();
       draw();
