@@ -172,6 +172,27 @@ static int find_file(struct fuse_registry *self, enum fuse_kind kind, const char
     return failed;
 }
 
+/* What people know from PyTorch and cannot have here, unless a plugin of their own bears the name. */
+static const struct {
+    enum fuse_kind kind;
+    const char *name;
+    const char *reason;
+} impossible[] = {
+    {FUSERUN_KIND_OPTIMIZER, "lbfgs",
+     "L-BFGS evaluates the loss several times in one update and takes all parameters as one vector, while here a "
+     "gradient is applied as soon as the one backward pass has made it"},
+    {FUSERUN_KIND_OPTIMIZER, "sparse_adam",
+     "SparseAdam is for sparse gradients, and here all gradients are dense: adam is the same for those"},
+};
+
+static const char *reason_against(enum fuse_kind kind, const char *name)
+{
+    for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
+        if (impossible[i].kind == kind && strcmp(impossible[i].name, name) == 0)
+            return impossible[i].reason;
+    return NULL;
+}
+
 /* `no optimizer 'adamm' (did you mean 'adam'?); known: adam, adamw, sgd`: the names are those of files in the folders
  * for any kind and for this one, since telling kinds apart would mean loading plugins that nobody asked for. */
 static int fail_unknown(const struct fuse_registry *self, enum fuse_kind kind, const char *name,
@@ -180,6 +201,9 @@ static int fail_unknown(const struct fuse_registry *self, enum fuse_kind kind, c
     int status = FUSERUN_OK;
     struct fuse_text_list stems = {0};
     struct fuse_text text = {0};
+    const char *reason = reason_against(kind, name);
+    if (reason != NULL)
+        return fuse_fail(error, FUSERUN_ERROR_CONFIG, "plugin", "no %s '%s': %s", fuse_kind_name(kind), name, reason);
     for (size_t i = 0; i < self->search.count; i++) {
         const struct fuse_folder *folder = &self->search.folders[i];
         if (folder->kind == 0 || folder->kind == (uint32_t)kind)
