@@ -25,10 +25,9 @@ def declarations(header):
     fields, constants = [], []
     for struct, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.M | re.S):
         for declaration in re.sub(r"\s*FUSERUN_PRINTF\([^)]*\)", "", body).split(";"):
-            name = re.search(r"\(\*(\w+)\)\(", declaration) or re.search(r"\(\*const \*?(\w+)\)\(", declaration) \
-                or re.search(r"(\w+)(?:\[[^]]*\])?\s*$", declaration)
-            if name:
-                fields.append((struct, name.group(1)))
+            callback = re.search(r"\(\*(?:const \*?)?(\w+)\)\(", declaration)
+            names = [callback.group(1)] if callback else re.findall(r"(\w+)(?:\[[^]]*\])?\s*(?:,|$)", declaration.strip())
+            fields += [(struct, name) for name in names]
     for body in re.findall(r"^enum \w+ \{\n(.*?)^\};", text, re.M | re.S):
         constants += re.findall(r"\b(FUSERUN_\w+)\s*=", body)
     return fields, constants

@@ -110,6 +110,36 @@ FIELD(fuse_rule, update_foreach, 56, 8);
 FIELD(fuse_rule, number_count, 64, 4);
 FIELD(fuse_rule, reserved2, 68, 4);
 FIELD(fuse_rule, numbers, 72, 8);
+FIELD(fuse_rule, plan_tensor, 80, 8);
+FIELD(fuse_rule, update_tensor, 88, 8);
+
+FIELD(fuse_tensor_product, m, 0, 8);
+FIELD(fuse_tensor_product, n, 8, 8);
+FIELD(fuse_tensor_product, k, 16, 8);
+FIELD(fuse_tensor_product, is_a_transposed, 24, 4);
+FIELD(fuse_tensor_product, is_b_transposed, 28, 4);
+
+FIELD(fuse_tensor_plan, struct_size, 0, 4);
+FIELD(fuse_tensor_plan, rank, 4, 4);
+FIELD(fuse_tensor_plan, shape, 8, 8);
+FIELD(fuse_tensor_plan, hyper, 16, 8);
+FIELD(fuse_tensor_plan, state_counts, 24, 64);
+FIELD(fuse_tensor_plan, scratch_bytes, 88, 8);
+FIELD(fuse_tensor_plan, products, 96, 256);
+FIELD(fuse_tensor_plan, product_count, 352, 4);
+
+FIELD(fuse_tensor_update, struct_size, 0, 4);
+FIELD(fuse_tensor_update, rank, 4, 4);
+FIELD(fuse_tensor_update, shape, 8, 8);
+FIELD(fuse_tensor_update, param, 16, 8);
+FIELD(fuse_tensor_update, grad, 24, 8);
+FIELD(fuse_tensor_update, states, 32, 8);
+FIELD(fuse_tensor_update, scalars, 40, 8);
+FIELD(fuse_tensor_update, scratch, 48, 8);
+FIELD(fuse_tensor_update, split, 56, 8);
+FIELD(fuse_tensor_update, multiply, 64, 8);
+FIELD(fuse_tensor_update, workspace, 72, 8);
+FIELD(fuse_tensor_update, backend, 80, 8);
 
 FIELD(fuse_update, struct_size, 0, 4);
 FIELD(fuse_update, hyper_count, 4, 4);
@@ -300,6 +330,12 @@ FIELD(fuse_backend, update, 120, 8);
 FIELD(fuse_backend, update_panel, 128, 8);
 FIELD(fuse_backend, has_nonfinite, 136, 8);
 FIELD(fuse_backend, scale, 144, 8);
+FIELD(fuse_backend, clamp, 152, 8);
+FIELD(fuse_backend, sum_squares, 160, 8);
+FIELD(fuse_backend, clear, 168, 8);
+FIELD(fuse_backend, compile_tensor, 176, 8);
+FIELD(fuse_backend, discard_tensor, 184, 8);
+FIELD(fuse_backend, update_tensor, 192, 8);
 
 /* ---- files.h ----------------------------------------------------------------------------------------------- */
 
@@ -338,6 +374,7 @@ VALUE(FUSERUN_KIND_COUNT, 5);
 VALUE(FUSERUN_MAX_STATES, 8);
 VALUE(FUSERUN_MAX_SCALARS, 16);
 VALUE(FUSERUN_MAX_NUMBERS, 4);
+VALUE(FUSERUN_MAX_PRODUCTS, 8);
 VALUE(FUSERUN_MAX_HYPER, 32);
 VALUE(FUSERUN_MAX_OPERANDS, 8);
 
@@ -387,6 +424,7 @@ VALUE(FUSERUN_KIND_DATASET, 4);
 VALUE(FUSERUN_KIND_BACKEND, 5);
 
 VALUE(FUSERUN_OPTIMIZER_ELEMENTWISE, 1);
+VALUE(FUSERUN_OPTIMIZER_WHOLE, 2);
 VALUE(FUSERUN_SCHEDULER_RISES, 1);
 
 VALUE(FUSERUN_INIT_ZEROS, 1);
