@@ -147,6 +147,21 @@ static const struct {
     {"same_states", "optimizer 'same_states': rule 'decay_rule' names its states '(mean, mean)', but has 2"},
     {"scalar_names", "optimizer 'scalar_names': rule 'decay_rule' names its scalars 'lr, momentum', but has 2"},
     {"state_step", "optimizer 'state_step': rule 'decay_rule': a state may not be called 'step'"},
+    {"many_numbers", "optimizer 'many_numbers': rule 'decay_rule' keeps 5 numbers, FUSERUN_MAX_NUMBERS is 4"},
+    {"number_names", "optimizer 'number_names': rule 'decay_rule' names its numbers '(product)', but keeps 2, whose "
+                     "names must differ from its states' and from 'step'"},
+    {"number_null", "optimizer 'number_null': rule 'decay_rule' names its numbers '', but keeps 1, whose names must "
+                    "differ from its states' and from 'step'"},
+    {"number_state", "optimizer 'number_state': rule 'decay_rule' names its numbers '(mean)', but keeps 1, whose names "
+                     "must differ from its states' and from 'step'"},
+    {"number_step", "optimizer 'number_step': rule 'decay_rule' names its numbers '(step)', but keeps 1, whose names "
+                    "must differ from its states' and from 'step'"},
+    {"no_plan", "optimizer 'no_plan': rule 'decay_rule' lacks the callback plan_tensor, which goes with update_tensor"},
+    {"not_whole",
+     "optimizer 'not_whole': rule 'decay_rule' has update_tensor, so the optimizer needs FUSERUN_OPTIMIZER_WHOLE"},
+    {"not_a_tensor", "optimizer 'not_a_tensor': rule 'decay_rule' lacks update_tensor, so the optimizer cannot have "
+                     "FUSERUN_OPTIMIZER_WHOLE"},
+    {"both_ways", "optimizer 'both_ways': it cannot be both FUSERUN_OPTIMIZER_ELEMENTWISE and FUSERUN_OPTIMIZER_WHOLE"},
     {"option_default", "optimizer 'option_default': option 'lr': its default 'fast' is refused: "},
     {"option_outside", "optimizer 'option_outside': option 'lr': its default '-1' is refused: "},
     {"option_choice", "optimizer 'option_choice': option 'shape': its default 'oval' is refused: "},

@@ -34,6 +34,20 @@ static void prepare(const struct fuse_update *update, double *scalars)
     scalars[1] = 0.5;
 }
 
+static int plan_tensor(const struct fuse_host *host, struct fuse_tensor_plan *plan, struct fuse_error *error)
+{
+    (void)host;
+    (void)plan;
+    (void)error;
+    return FUSERUN_OK;
+}
+static int update_tensor(const struct fuse_tensor_update *update, struct fuse_error *error)
+{
+    (void)update;
+    (void)error;
+    return FUSERUN_OK;
+}
+
 static int create(const struct fuse_host *host, const struct fuse_options *values,
                   const struct fuse_schedule_context *context, void **instance, struct fuse_error *error)
 {
@@ -189,6 +203,26 @@ static void spoil(void)
         rule.states = "(mean)";
     if (is("same_states"))
         rule.states = "(mean, mean)";
+    if (is("many_numbers"))
+        rule.number_count = FUSERUN_MAX_NUMBERS + 1, rule.numbers = "(a, b, c, d, e)";
+    if (is("number_names"))
+        rule.number_count = 2, rule.numbers = "(product)";
+    if (is("number_null"))
+        rule.number_count = 1;
+    if (is("number_state"))
+        rule.number_count = 1, rule.numbers = "(mean)";
+    if (is("number_step"))
+        rule.number_count = 1, rule.numbers = "(step)";
+    if (is("no_plan"))
+        rule.update_tensor = update_tensor;
+    if (is("not_whole"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor;
+    if (is("not_a_tensor"))
+        first->capabilities = FUSERUN_OPTIMIZER_WHOLE;
+    if (is("both_ways")) {
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor;
+        first->capabilities |= FUSERUN_OPTIMIZER_WHOLE;
+    }
     if (is("scalar_names"))
         rule.scalars = "lr, momentum";
     if (is("state_step"))
