@@ -14,7 +14,7 @@ static const struct fuse_option options[] = {
                    .help = "side of the square images (224 with a preset)"),
     FUSERUN_OPTION(.key = "patch_size", .type = FUSERUN_OPTION_INTEGER, .range = "[1, 16384]", .unit = "pixels",
                    .help = "side of a patch; divides image_size"),
-    FUSERUN_OPTION(.key = "num_layers", .type = FUSERUN_OPTION_INTEGER, .range = "[1, 4096]", .help = "encoder blocks"),
+    FUSERUN_OPTION(.key = "num_layers", .type = FUSERUN_OPTION_INTEGER, .range = "[1, 512]", .help = "encoder blocks"),
     FUSERUN_OPTION(.key = "num_heads", .type = FUSERUN_OPTION_INTEGER, .range = "[1, 4096]",
                    .help = "attention heads; divides hidden_dim"),
     FUSERUN_OPTION(.key = "hidden_dim", .type = FUSERUN_OPTION_INTEGER, .range = "[1, 1048576]",

@@ -68,33 +68,56 @@ static uint32_t place_of(const struct fuse_builder *builder, const struct use *u
     return place;
 }
 
-/* Sets the list down again with the callbacks in their places. */
-static int place_callbacks(struct fuse_builder *builder, const struct use *uses, uint32_t norm)
+static int add_callbacks(struct fuse_builder *builder, uint32_t parameter, uint32_t node)
 {
-    struct fuse_program *program = builder->program;
-    struct fuse_instruction *drafted = program->instructions;
-    const uint32_t drafted_count = program->instruction_count;
-    int status = FUSERUN_OK;
-    program->instructions = NULL;
-    program->instruction_count = program->instruction_capacity = 0;
-    for (uint32_t i = 0; i < drafted_count && status == FUSERUN_OK; i++) {
+    struct fuse_instruction callbacks = fuse_instruction_of(0, FUSE_PHASE_BACKWARD, node);
+    callbacks.kind = FUSE_RUN_CALLBACKS;
+    callbacks.parameter = parameter;
+    callbacks.inputs[callbacks.op.input_count++] = builder->parameter_gradients[parameter];
+    return fuse_builder_add_instruction(builder, &callbacks);
+}
+
+/* Sets the list down again with the callbacks in their places. first and next are chains of the parameters that have
+ * the same place, in their order: first[place], then next[parameter]. */
+static int set_down(struct fuse_builder *builder, const struct use *uses, struct fuse_instruction *drafted,
+                    uint32_t drafted_count, const uint32_t *first, const uint32_t *next)
+{
+    for (uint32_t i = 0; i < drafted_count; i++) {
         struct fuse_instruction *instruction = &drafted[i];
         const uint32_t maker = instruction->parameter;
         if (maker != UINT32_MAX && uses[maker].takes_panels)
             instruction->op.flags |= FUSERUN_OP_PANELS;
-        status = fuse_builder_add_instruction(builder, instruction);
-        for (uint32_t p = 0; p < builder->graph->parameter_count && status == FUSERUN_OK; p++) {
-            const struct use *use = &uses[p];
-            if (use->contribution_count == 0 || place_of(builder, use, norm) != i ||
-                builder->graph->parameters[p].callback_count == 0 || use->takes_panels)
-                continue;
-            struct fuse_instruction callbacks = fuse_instruction_of(0, FUSE_PHASE_BACKWARD, instruction->node);
-            callbacks.kind = FUSE_RUN_CALLBACKS;
-            callbacks.parameter = p;
-            callbacks.inputs[callbacks.op.input_count++] = builder->parameter_gradients[p];
-            status = fuse_builder_add_instruction(builder, &callbacks);
-        }
+        FUSE_TRY(fuse_builder_add_instruction(builder, instruction));
+        for (uint32_t p = first[i]; p != UINT32_MAX; p = next[p])
+            FUSE_TRY(add_callbacks(builder, p, instruction->node));
     }
+    return FUSERUN_OK;
+}
+
+static int place_callbacks(struct fuse_builder *builder, const struct use *uses, uint32_t norm)
+{
+    struct fuse_program *program = builder->program;
+    struct fuse_instruction *drafted = program->instructions;
+    const uint32_t drafted_count = program->instruction_count, parameter_count = builder->graph->parameter_count;
+    const size_t bytes = ((size_t)drafted_count + parameter_count + 1) * sizeof(uint32_t);
+    uint32_t *first = malloc(bytes);
+    if (first == NULL)
+        return fuse_fail_memory(builder->error, "the backward pass", bytes);
+    uint32_t *next = first + drafted_count;
+    for (uint32_t i = 0; i < drafted_count; i++)
+        first[i] = UINT32_MAX;
+    for (uint32_t p = parameter_count; p-- > 0;) {
+        const struct use *use = &uses[p];
+        if (use->contribution_count == 0 || builder->graph->parameters[p].callback_count == 0 || use->takes_panels)
+            continue;
+        const uint32_t place = place_of(builder, use, norm);
+        next[p] = first[place];
+        first[place] = p;
+    }
+    program->instructions = NULL;
+    program->instruction_count = program->instruction_capacity = 0;
+    const int status = set_down(builder, uses, drafted, drafted_count, first, next);
+    free(first);
     free(drafted);
     return status;
 }
