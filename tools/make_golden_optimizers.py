@@ -236,7 +236,7 @@ LARGE_SHAPES = [(4097,), (65, 63)]
 MUON_SHAPES = [(1, 1), (5, 3), (7, 33), (33, 7), (24, 24), (1, 9), (9, 1)]
 ADAFACTOR = {
     "default": {},
-    "lr": {"lr": 0.3},
+    "lr": {"lr": 0.9},
     "beta2_decay_1": {"lr": 0.1, "beta2_decay": -0.3},
     "beta2_decay_2": {"lr": 0.1, "beta2_decay": 0.0},
     "eps_1": {"lr": 0.1, "eps": (0.1, 1e-3)},

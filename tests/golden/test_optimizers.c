@@ -520,6 +520,28 @@ static void states_start_where_pytorch_starts_them(void **state)
     assert_float_equal(element.param, 0.995f, 1e-7);
 }
 
+/* asgd's average plays no part in the weights: with t0 = 1 it is the weight itself up to update 3, and then takes a
+ * half, a third, ... of each new one. */
+static void asgd_averages_from_t0_on(void **state)
+{
+    struct golden_case golden = {.name = "average", .plugin = "asgd", .pairs = {"lr=.25", "t0=1"}, .pair_count = 2};
+    static struct buffers buffers;
+    const int64_t one = 1;
+    double average = 0.0;
+    struct setup setup = set_up(&golden);
+    (void)state;
+    memset(&buffers, 0, sizeof buffers);
+    for (int step = 1; step <= 6; step++) {
+        float scalars[FUSERUN_MAX_SCALARS];
+        buffers.grad[0] = (float)(step - 3);
+        prepare(&setup, step, 1.0, scalars);
+        update(&buffers, PER_PARAM, setup.rule, scalars, &one, 1);
+        const double param = (double)buffers.param[0];
+        average = step <= 3 ? param : average + (param - average) / (step - 2);
+        assert_float_equal(buffers.states[0][0], (float)average, 1e-7);
+    }
+}
+
 static void rprop_refuses_bounds_that_cross(void **state)
 {
     static const struct {
@@ -591,6 +613,7 @@ int main(void)
         cmocka_unit_test(a_driven_option_counts_as_non_zero),
         cmocka_unit_test(rules_name_their_states_and_keep_expanded_texts),
         cmocka_unit_test(states_start_where_pytorch_starts_them),
+        cmocka_unit_test(asgd_averages_from_t0_on),
         cmocka_unit_test(rprop_refuses_bounds_that_cross),
         cmocka_unit_test(centered_rmsprop_survives_constant_gradients),
     };
