@@ -108,8 +108,11 @@ static void keep(struct fuse_buffer *buffers, const struct piece *pieces, size_t
 static uint64_t improve(struct piece *pieces, size_t count, struct piece **placed, struct fuse_buffer *buffers,
                         uint64_t best, uint64_t bound)
 {
+    /* Each round costs up to count^2 steps: for very many buffers it is not worth minutes. */
     enum { ROUNDS = 64 };
-    for (int round = 0; round < ROUNDS && best > bound; round++) {
+    const double most_steps = 1e9;
+    const double affordable = most_steps / ((double)count * (double)count);
+    for (int round = 0; round < ROUNDS && round < affordable && best > bound; round++) {
         size_t top = 0;
         for (size_t i = 1; i < count; i++)
             if (pieces[i].offset + pieces[i].bytes > pieces[top].offset + pieces[top].bytes)

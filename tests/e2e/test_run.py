@@ -479,8 +479,9 @@ class Failures(Case):
         self.fuserun("t.ini", "run.overwrite=yes", "run.steps=2")
         self.assertEqual(len(self.updates()), 2)
         self.assertEqual(sorted(os.listdir(self.path("runs/t"))),
-                         ["checkpoints", "config.ini", "config.ini.mine", "memory.json", "metrics.jsonl",
-                          "model.safetensors", "notes.txt"])
+                         ["checkpoints", "config.ini", "config.ini.mine", "memory.html", "memory.json",
+                          "metrics.jsonl", "model.safetensors", "notes.txt"])
+        self.assertNotEqual(self.read("runs/t/memory.html"), b"x")
         self.assertEqual(os.listdir(self.path("runs/t/checkpoints")), ["other"])
 
     def test_a_folder_without_metrics_is_no_run(self):
