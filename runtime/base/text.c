@@ -69,10 +69,32 @@ void fuse_text_addf(struct fuse_text *text, const char *format, ...)
     va_end(arguments);
 }
 
+/* The bytes of the UTF-8 character at c, 1 to 4; 0 if it is none (overlong forms, surrogates, cut ones). */
+static size_t utf8_length(const unsigned char *c)
+{
+    if (c[0] < 0x80)
+        return 1;
+    const size_t length = c[0] >= 0xf0 ? 4 : c[0] >= 0xe0 ? 3 : 2;
+    if (c[0] < 0xc2 || c[0] > 0xf4 || (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xed && c[1] > 0x9f) ||
+        (c[0] == 0xf0 && c[1] < 0x90) || (c[0] == 0xf4 && c[1] > 0x8f))
+        return 0;
+    for (size_t i = 1; i < length; i++)
+        if (c[i] < 0x80 || c[i] > 0xbf)
+            return 0;
+    return length;
+}
+
 void fuse_text_add_json(struct fuse_text *text, const char *string)
 {
     fuse_text_add(text, "\"");
-    for (const unsigned char *c = (const unsigned char *)string; *c != '\0'; c++) {
+    size_t length = 0;
+    for (const unsigned char *c = (const unsigned char *)string; *c != '\0'; c += length) {
+        length = utf8_length(c);
+        if (length != 1) { /* JSON is UTF-8: what is not shows as the replacement character */
+            fuse_text_add_bytes(text, length == 0 ? "\xef\xbf\xbd" : (const char *)c, length == 0 ? 3 : length);
+            length = length == 0 ? 1 : length;
+            continue;
+        }
         if (*c == '"' || *c == '\\')
             fuse_text_addf(text, "\\%c", *c);
         else if (*c < 0x20)

@@ -24,7 +24,10 @@ int fuse_command_run(const struct fuse_arguments *arguments)
         status = fuse_outputs_start(experiment, &outputs, &error);
     if (status == FUSERUN_OK)
         status = fuse_run(experiment, &outputs, &error);
-    if (status != FUSERUN_OK)
+    if (status != FUSERUN_OK && fuse_diagnostics_error_count(experiment->diagnostics) > 0) {
+        fuse_diagnostics_print(experiment->diagnostics, stderr); /* it has a line of the config */
+        exit_status = FUSE_EXIT_FAILED;
+    } else if (status != FUSERUN_OK)
         exit_status = fuse_report_failure(&error);
 out:
     fuse_outputs_free(&outputs);

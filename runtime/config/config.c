@@ -117,12 +117,13 @@ void fuse_entry_fail(const struct fuse_config *config, struct fuse_diagnostics *
     va_end(arguments);
 }
 
-/* Where a message about a whole section points: at its header in the last file that has it, else at line 1. */
+/* Where a message about a whole section points: at its header in the last file that has it, else at the command line
+ * that made it; NULL: nowhere. */
 static const struct fuse_place *section_place(const struct fuse_section *section)
 {
     const struct fuse_place *last = NULL;
     for (const struct fuse_place *place = section == NULL ? NULL : section->places; place != NULL; place = place->next)
-        if (!place->layer->is_command_line)
+        if (!place->layer->is_command_line || last == NULL || last->layer->is_command_line)
             last = place;
     return last;
 }

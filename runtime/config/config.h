@@ -11,8 +11,8 @@
 #include <stdio.h>
 
 /* Where config/ fills gaps of the contract:
- *   - inside double quotes everything stands as it is, `${` too; two double quotes stand for one; each element of a list
- *     may be quoted on its own, and `""` alone is an empty list where one is allowed;
+ *   - inside double quotes everything stands as it is, `${` too; two double quotes stand for one; each element of a
+ * list may be quoted on its own, and `""` alone is an empty list where one is allowed;
  *   - ${section.key} of a path is the absolute path; as the whole value it brings its quotes and commas along;
  *   - run.include takes ${env:NAME} only, and an override of it replaces the file's;
  *   - a section that lost what referred to it by a later layer's other `stages` is dropped, as by another plugin.
@@ -32,8 +32,8 @@ void fuse_diagnostics_print(struct fuse_diagnostics *diagnostics, FILE *stream);
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
 /* Reads the file, its includes and the command-line overrides ("section.key=value"): grammar only. Mistakes go to
- * diagnostics, and the status is FUSERUN_OK all the same, so that resolving can tell the rest. Unless memory ran out or the
- * file cannot be opened, *config is set and must be freed. */
+ * diagnostics, and the status is FUSERUN_OK all the same, so that resolving can tell the rest. Unless memory ran out or
+ * the file cannot be opened, *config is set and must be freed. */
 int fuse_config_read(const char *path, const char *const *overrides, size_t override_count,
                      struct fuse_diagnostics *diagnostics, struct fuse_config **config);
 void fuse_config_free(struct fuse_config **config);
@@ -53,6 +53,9 @@ struct fuse_resolver {
     void *user;
     /* Optional: true for a plugin file that comes with fuserun, which resolved configs name without its folder. */
     bool (*is_standard)(void *user, const char *file);
+    /* Files that datasets are to read must be there: each that is not is told at its own line, whatever else is wrong.
+     */
+    bool checks_data_files;
 };
 
 /* Merges the layers, expands ${}, checks every section and key against the core tables and the plugins' options, and
@@ -63,8 +66,8 @@ int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *
 /* ---- after resolving: values ---------------------------------------------------------------------------------- */
 
 /* The values of a section ("run", "model", "data", "eval", "loss", "optimizer", "scheduler", "scheduler.warmup",
- * "scheduler weight_decay", "memory", "checkpoint"): core keys and plugin options together. The optional sections (eval,
- * scheduler...) are NULL when absent; the others read as their defaults. */
+ * "scheduler weight_decay", "memory", "checkpoint"): core keys and plugin options together. The optional sections
+ * (eval, scheduler...) are NULL when absent; the others read as their defaults. */
 const struct fuse_options *fuse_config_options(const struct fuse_config *config, const char *section);
 /* The component behind a section's `plugin`; NULL if it has none. */
 const struct fuse_component *fuse_config_component(const struct fuse_config *config, const char *section);

@@ -2,8 +2,10 @@
  * is: what follows from it stays silent. */
 #include "config/internal.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- plugins
  * ---------------------------------------------------------------------------------------------------------- */
@@ -280,6 +282,12 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
     if (section->role == FUSE_ROLE_RUN && strcmp(key, "device") == 0 && !is_device(value->texts[0])) {
         fuse_entry_fail(config, diagnostics, section->name, entry,
                         "'" FUSE_SHOWN "' is not one of auto, cpu, cuda, cuda:N", FUSE_SHOW(value->texts[0]));
+        return;
+    }
+    if (config->resolver->checks_data_files && fuse_role_kind(section->role) == FUSERUN_KIND_DATASET &&
+        value->option.type == FUSERUN_OPTION_PATH && value->count == 1 && access(value->texts[0], R_OK) != 0) {
+        fuse_entry_fail(config, diagnostics, section->name, entry, "cannot open '%s': %s", value->texts[0],
+                        strerror(errno));
         return;
     }
     struct fuse_text text = {0}, wanted = {0};

@@ -460,6 +460,7 @@ static int open_inputs(struct fuse_experiment *experiment, const struct fuse_gro
                        struct fuse_error *error)
 {
     const bool is_whole = !has_errors(experiment);
+    const bool can_build = is_clean(experiment, "model"); /* absent weights hide nothing of the model */
     read_loss(experiment);
     experiment->seed = (uint64_t)fuse_option_integer(fuse_config_options(experiment->config, "run"), "seed");
     FUSE_TRY(open_weights(experiment, error));
@@ -467,7 +468,7 @@ static int open_inputs(struct fuse_experiment *experiment, const struct fuse_gro
     FUSE_TRY(check_optimizers(experiment, specs, count, error));
     if (experiment->train.dataset == NULL)
         return FUSERUN_OK;
-    if (is_clean(experiment, "model"))
+    if (can_build)
         FUSE_TRY(build_model(experiment, error));
     if (experiment->graph != NULL) {
         FUSE_TRY(compare_weights(experiment, error));
@@ -521,7 +522,8 @@ int fuse_experiment_open(const char *path, const char *const *overrides, size_t 
     size_t folder_count = 0;
     const char *const *folders = fuse_config_plugin_path(made->config, &folder_count);
     FUSE_TRY(fuse_registry_new(folders, folder_count, fuse_config_folder(made->config), &made->registry, error));
-    const struct fuse_resolver resolver = {.find = find_component, .is_standard = find_is_standard, .user = made};
+    const struct fuse_resolver resolver = {
+        .find = find_component, .is_standard = find_is_standard, .user = made, .checks_data_files = true};
     const int resolved = fuse_config_resolve(made->config, &resolver, made->diagnostics);
     tell_notices(made);
     return resolved == FUSERUN_ERROR_MEMORY ? fuse_fail_memory(error, "the config", 0) : open_all(made, error);

@@ -40,8 +40,8 @@ struct fuse_experiment {
     int64_t total_updates;
     int64_t evaluate_every; /* in updates; 0: never but at the end */
 
-    struct fuse_graph *graph;         /* of a full training batch: what names the parameters */
-    int64_t output_elements;          /* of one sample */
+    struct fuse_graph *graph;          /* of a full training batch: what names the parameters */
+    int64_t output_elements;           /* of one sample */
     struct fuse_weights_file *weights; /* model.weights; NULL: none */
     struct fuse_clock *clock;
     const struct fuse_backend *backend;

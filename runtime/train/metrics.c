@@ -120,7 +120,9 @@ int fuse_metrics_evaluation(struct fuse_metrics *metrics, int64_t step, double l
         fuse_text_add_json_number(lines, *accuracy);
     }
     fuse_text_add(lines, "}\n");
-    return lines->failed ? fuse_fail_memory(error, "the metrics", lines->length) : FUSERUN_OK;
+    if (lines->failed)
+        return fuse_fail_memory(error, "the metrics", lines->length);
+    return fuse_metrics_flush(metrics, fuse_now_ns(), error); /* evaluations are rare, the next line may be far away */
 }
 
 int fuse_metrics_flush(struct fuse_metrics *metrics, int64_t now_ns, struct fuse_error *error)
