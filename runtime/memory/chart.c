@@ -125,7 +125,7 @@ void fuse_chart_band(double x0, double x1, double y, enum fuse_phase phase, stru
 void fuse_chart_line_style(size_t index, size_t count, struct fuse_text *text)
 {
     static const char *const dashes[] = {"", "9 4", "2.5 3", "9 3 2.5 3", "14 5", "5 2"};
-    const double width = 1.8 + (count > 1 ? 2.2 * (double)(count - 1 - index) / (double)(count - 1) : 0);
+    const double width = 2.4 + (count > 1 ? 2.2 * (double)(count - 1 - index) / (double)(count - 1) : 0);
     fuse_text_addf(text, "class=\"line s%zu\" stroke-width=\"%.1f\"", index % FUSE_CHART_COLORS, width);
     if (index % FUSE_CHART_COLORS > 0)
         fuse_text_addf(text, " stroke-dasharray=\"%s\"", dashes[index % FUSE_CHART_COLORS]);

@@ -5,6 +5,7 @@
  * category 'unknown', without which the viewer stumbles over a misspelt word of its own. */
 #include "memory/snapshot.h"
 
+#include "base/align.h"
 #include "files/output.h"
 
 #include <inttypes.h>
@@ -286,19 +287,14 @@ static uint64_t persistent_address(const struct fuse_described_buffer *buffer)
     return BASE_ADDRESS + HEADER_BYTES + buffer->offset;
 }
 
-static uint64_t aligned(uint64_t bytes)
-{
-    return (bytes + HEADER_BYTES - 1) / HEADER_BYTES * HEADER_BYTES;
-}
-
 static uint64_t arena_address(const struct fuse_description *description)
 {
-    return BASE_ADDRESS + HEADER_BYTES + aligned(description->persistent_bytes);
+    return BASE_ADDRESS + HEADER_BYTES + fuse_aligned(description->persistent_bytes);
 }
 
 static uint64_t total_bytes(const struct fuse_description *description)
 {
-    return arena_address(description) + aligned(description->arena_bytes) - BASE_ADDRESS;
+    return arena_address(description) + fuse_aligned(description->arena_bytes) - BASE_ADDRESS;
 }
 
 /* The segment, the header that carries the category 'unknown', and all that lives through the run. */

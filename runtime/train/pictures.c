@@ -1,5 +1,6 @@
 #include "train/pictures.h"
 
+#include "base/align.h"
 #include "config/options.h"
 #include "files/output.h"
 #include "graph/describe.h"
@@ -184,7 +185,7 @@ static void describe_persistent(struct describer *describer, const struct fuse_e
     };
     for (size_t i = 0; i < sizeof data / sizeof data[0]; i++)
         add_persistent(describer, data[i].name, FUSE_CATEGORY_DATA, data[i].bytes,
-                       (describer->description.persistent_bytes + 63) / 64 * 64);
+                       fuse_aligned(describer->description.persistent_bytes));
 }
 
 static int describe(struct describer *describer, const struct fuse_experiment *experiment, struct fuse_error *error)

@@ -445,6 +445,30 @@ class Pages(MemoryCase):
         frame_top, frame_bottom = 66, 460 - 88
         self.assertAlmostEqual(min(tops), frame_bottom - (frame_bottom - frame_top) / 1.04, delta=0.11)
 
+    def test_a_picture_of_many_operations_shows_each_peak(self):
+        """More operations than pixels: one that needs much is seen all the same."""
+        self.fuserun(self.wide_config(steps=1))
+        memory = self.memory()
+        count, spike, height = 9001, 4321, 10 ** 9
+        timeline = memory["timeline"]
+        timeline["persistent"] = [0] * 6
+        timeline["passes"] = [{"purpose": "training", "batch_size": 1, "operation": [0] * count, "layer": [0] * count,
+                               "phase": [0] * count, "bytes": [[100] * count for _ in range(6)]}]
+        timeline["passes"][0]["bytes"][1][spike] = height
+        timeline["runs"] = [{"pass": 0, "update": 1, "begin_us": 0, "end_us": list(range(1, count + 1))}]
+        memory.update(peak_bytes=height + 500, buffers=[])
+        with open(self.path("runs/w/memory.json"), "w", encoding="utf-8") as file:
+            json.dump(memory, file)
+        for command in ("report", "compare"):
+            picture = self.fuserun(command, "runs/w", "--svg").stdout
+            paths = [e for e in xml.etree.ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}path")
+                     if e.get("class") in ("area c1", "line s0")]
+            tops = [float(v.split("H")[0]) for e in paths for v in e.get("d").split("V")[1:] if "H" in v]
+            top, bottom = {"report": (66, 372), "compare": (44, 384)}[command]
+            self.assertAlmostEqual(min(tops), bottom - (bottom - top) / 1.04, delta=0.11)
+        page = self.fuserun("report", "runs/w").stdout
+        self.assertLess(len(self.read(page.strip())), 400000)
+
     def test_what_cannot_be_reported(self):
         self.fuserun("report", status=2)
         self.assertIn("nowhere has no memory.json", self.fuserun("report", "nowhere", status=2).stderr)
