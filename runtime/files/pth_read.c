@@ -217,11 +217,11 @@ static int choose_state_dict(const struct fuse_pth *file, const char *weights_ke
         status = fuse_fail(error, FUSERUN_ERROR_FORMAT, weights_key != NULL ? "weights_key" : NULL,
                            "'%s' holds no state dict%s (a dict of names and tensors)", path,
                            weights_key != NULL ? " under this key" : "");
-    else if (count == 1)
+    else if (count == 1 && !is_state_dict(*chosen))
         status = fuse_fail(error, FUSERUN_ERROR_CONFIG, "weights_key",
                            "'%s' holds more than a state dict; to take the one inside set weights_key = %s%s%s", path,
                            weights_key != NULL ? weights_key : "", weights_key != NULL ? "." : "", names);
-    else if (count > 1)
+    else if (count > 1 && !is_state_dict(*chosen))
         status = fuse_fail(error, FUSERUN_ERROR_CONFIG, "weights_key",
                            "'%s' holds several state dicts; weights_key%s must be one of: %s", path,
                            weights_key != NULL ? ", behind what it says already," : "", names);

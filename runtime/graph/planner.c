@@ -110,7 +110,7 @@ static uint64_t improve(struct piece *pieces, size_t count, struct piece **place
 {
     /* Each round costs up to count^2 steps: for very many buffers it is not worth minutes. */
     enum { ROUNDS = 64 };
-    const double most_steps = 1e9;
+    const double most_steps = 1e8;
     const double affordable = most_steps / ((double)count * (double)count);
     for (int round = 0; round < ROUNDS && round < affordable && best > bound; round++) {
         size_t top = 0;

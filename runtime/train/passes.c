@@ -124,11 +124,11 @@ struct fuse_program *fuse_experiment_program(const struct fuse_experiment *exper
     return NULL;
 }
 
-/* What only shows when the samples are read (a cut .gz) is told at the config line that names the file. */
-static int load_source(struct fuse_experiment *experiment, const char *section, struct fuse_source *source,
-                       struct fuse_error *error)
+/* What only shows when a file is read (a cut .gz, weights that are not finite) is told at the config line that names
+ * it. */
+static int told_at_line(struct fuse_experiment *experiment, const char *section, const struct fuse_error *error,
+                        int status)
 {
-    const int status = fuse_source_load(source, error);
     if (status != FUSERUN_OK && error->key[0] != '\0')
         fuse_config_report(experiment->config, experiment->diagnostics, section, error->key, "%s", error->text);
     return status;
@@ -148,11 +148,12 @@ int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_err
     }
     FUSE_TRY(fuse_dict_allocate(experiment->dict, experiment->graph, experiment->seed, error));
     if (experiment->weights != NULL)
-        FUSE_TRY(fuse_weights_load(experiment->weights, experiment->graph, experiment->dict, error));
-    FUSE_TRY(load_source(experiment, "data", &experiment->train, error));
+        FUSE_TRY(told_at_line(experiment, "model", error,
+                              fuse_weights_load(experiment->weights, experiment->graph, experiment->dict, error)));
+    FUSE_TRY(told_at_line(experiment, "data", error, fuse_source_load(&experiment->train, error)));
     FUSE_TRY(fuse_feed_new(&experiment->train, experiment->seed, reads_targets, &experiment->train_feed, error));
     if (experiment->has_evaluation) {
-        FUSE_TRY(load_source(experiment, "eval", &experiment->evaluation, error));
+        FUSE_TRY(told_at_line(experiment, "eval", error, fuse_source_load(&experiment->evaluation, error)));
         FUSE_TRY(fuse_feed_new(&experiment->evaluation, experiment->seed, reads_targets, &experiment->evaluation_feed,
                                error));
     }

@@ -152,6 +152,11 @@ int fuse_weights_load(const struct fuse_weights_file *file, const struct fuse_gr
         const struct fuse_weights_entry *entry = fuse_weights_file_find(file, parameter->name);
         if (entry != NULL && is_loadable(entry, parameter))
             FUSE_TRY_OUT(load_one(file, entry, dict, dict->parameters[i], values, error));
+        else
+            continue;
+        if (dict->backend->has_nonfinite(dict->device, dict->parameters[i], parameter->element_count))
+            FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_FORMAT, "weights",
+                                   "'%s' in the file is not finite, or too large for float32", parameter->name));
     }
 out:
     free(values);

@@ -6,7 +6,7 @@ import shutil
 import struct
 import unittest
 
-from support import Case
+from support import Case, write_safetensors
 
 
 class Mistakes(Case):
@@ -72,6 +72,15 @@ plugin = adam
         error = self.fuserun("t.ini", status=1).stderr
         self.assertRegex(error, r"^t\.ini:11: data\.images: ")
         self.assertEqual(len(error.splitlines()), 1)
+
+    def test_weights_that_are_not_finite_are_told_at_their_line(self):
+        self.idx()
+        for value in (float("nan"), 1e300):
+            write_safetensors(self.path("w.safetensors"), {"layers.0.weight": ("F64", [[value] * 16] * 4),
+                                                           "layers.0.bias": ("F64", [0.0] * 4)})
+            self.config(model="weights = w.safetensors")
+            error = self.fuserun("t.ini", status=1).stderr
+            self.assertRegex(error, r"^t\.ini:8: model\.weights: 'layers\.0\.weight' .*not finite")
 
     def test_names_that_are_no_utf8_leave_valid_json(self):
         self.idx()
