@@ -16,9 +16,10 @@ struct fuse_arguments {
     const char *command;
     bool wants_json;
     bool wants_csv;
-    const char *config; /* --config */
-    const char *to;     /* --to */
-    const char *html;   /* --html */
+    const char *config;      /* --config */
+    const char *to;          /* --to */
+    const char *weights_key; /* --weights-key */
+    const char *html;        /* --html */
     bool wants_svg;
     const char *svg;    /* --svg; NULL: to stdout */
     const char **words; /* positional: for most the config, then overrides */

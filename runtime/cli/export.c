@@ -107,7 +107,7 @@ int fuse_command_export(const struct fuse_arguments *arguments)
     if (from == NULL)
         return fuse_usage_error("out of memory");
     int exit_status = FUSE_EXIT_DONE;
-    if (fuse_weights_file_open(from, FUSE_PTH_STATE_DICT, NULL, &file, &error) != FUSERUN_OK)
+    if (fuse_weights_file_open(from, FUSE_PTH_STATE_DICT, arguments->weights_key, &file, &error) != FUSERUN_OK)
         exit_status = fuse_usage_error("%s", error.text);
     else if (write_pth(file, to, &error) != FUSERUN_OK)
         exit_status = fuse_report_failure(&error);

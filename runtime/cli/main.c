@@ -14,7 +14,8 @@ static const char usage[] =
     "                                                             the values every group gets, without training\n"
     "       fuserun plugins [NAME] [--config CONFIG.ini]          every plugin found, or one and its options\n"
     "       fuserun inspect FILE                                  names, types and shapes in a .safetensors or .pth\n"
-    "       fuserun export RUN_OR_FILE --to X.pth                 weights for PyTorch\n"
+    "       fuserun export RUN_OR_FILE --to X.pth                 weights for PyTorch (--weights-key NAME: a dict "
+    "inside)\n"
     "       fuserun report RUN_DIR [--svg [X.svg]]                make a run's memory.html again, or a picture of it\n"
     "       fuserun compare RUN_DIR... [--html X.html] [--svg [X.svg]]\n"
     "                                                             runs side by side: a table, a page, a picture\n"
@@ -172,6 +173,8 @@ static int read_arguments(int count, char **values, const struct command *comman
             FUSE_TRY(read_option(count, values, &i, "--config", "CONFIG.ini", &arguments->config));
         else if (command != NULL && command->takes_to && is_option(value, "--to"))
             FUSE_TRY(read_option(count, values, &i, "--to", "X.pth", &arguments->to));
+        else if (command != NULL && command->takes_to && is_option(value, "--weights-key"))
+            FUSE_TRY(read_option(count, values, &i, "--weights-key", "NAME", &arguments->weights_key));
         else if (command != NULL && command->takes_html && is_option(value, "--html"))
             FUSE_TRY(read_option(count, values, &i, "--html", "X.html", &arguments->html));
         else if (command != NULL && command->takes_svg && is_option(value, "--svg"))

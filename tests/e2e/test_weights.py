@@ -135,6 +135,12 @@ class Weights(Case):
         self.fuserun("t.ini")
         self.assertEqual(self.read("runs", "t", "model.safetensors"), before)
 
+    def test_export_of_a_dict_inside(self):
+        nested = os.path.join(GOLDEN, "nested.pth")
+        self.assertIn("weights_key = model", self.fuserun("export", nested, "--to", "x.pth", status=2).stderr)
+        self.assertEqual(self.fuserun("export", nested, "--weights-key", "model", "--to", "x.pth").stdout,
+                         "x.pth: 9 tensors, 95 values\n")
+
     def test_export_refuses(self):
         for arguments, words in ((["mlp.pth"], "--to"), (["--to", "x.pth"], "export needs"),
                                  (["mlp.pth", "--to"], "--to needs"), (["mlp.pth", "--to", "x.txt"], "must end in .pth"),
