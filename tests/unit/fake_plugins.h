@@ -40,7 +40,8 @@ static const struct fuse_option fake_cosine_options[] = {
 };
 static const struct fuse_option fake_sequential_options[] = {
     FUSERUN_OPTION(.key = "stages", .type = FUSERUN_OPTION_STAGE,
-                   .flags = FUSERUN_OPTION_LIST | FUSERUN_OPTION_REQUIRED, .help = "names of [scheduler.NAME] sections"),
+                   .flags = FUSERUN_OPTION_LIST | FUSERUN_OPTION_REQUIRED,
+                   .help = "names of [scheduler.NAME] sections"),
     INTEGER(.key = "milestones", .flags = FUSERUN_OPTION_LIST | FUSERUN_OPTION_EMPTY_ALLOWED, .range = "[1, inf)"),
 };
 static const struct fuse_option fake_chain_options[] = {

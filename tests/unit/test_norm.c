@@ -79,6 +79,7 @@ struct gathered {
     int norm_calls;
     bool is_applied_before_norm;
     uint64_t gradient_peak_bytes, parameter_bytes;
+    uint32_t parameter_count;
     bool needs_norm;
 };
 
@@ -102,7 +103,7 @@ static int on_norm(void *user, const double *sums, struct fuse_error *error)
 {
     struct gathered *gathered = user;
     (void)error;
-    memcpy(gathered->sums, sums, sizeof gathered->sums);
+    memcpy(gathered->sums, sums, gathered->parameter_count * sizeof *sums);
     gathered->norm_calls++;
     return FUSERUN_OK;
 }
@@ -112,7 +113,7 @@ static void gather(enum fuse_norm_use use, bool recomputes, struct gathered *gat
     struct fuse_error error = FUSE_ERROR_INIT;
     struct fuse_graph *graph = new_graph();
     struct taker takers[32];
-    *gathered = (struct gathered){.needs_norm = use != FUSE_NORM_NONE};
+    *gathered = (struct gathered){.needs_norm = use != FUSE_NORM_NONE, .parameter_count = graph->parameter_count};
     assert_true(graph->parameter_count <= 32);
     for (uint32_t p = 0; p < graph->parameter_count; p++) {
         takers[p] = (struct taker){gathered, p};

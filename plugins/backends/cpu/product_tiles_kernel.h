@@ -152,7 +152,7 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_
             KERNEL_NAME(tile)(depth, a, packed_b, add, bias, out, c_row);
         else
             KERNEL_NAME(edge)
-            (depth, a, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
+        (depth, a, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
     }
 }
 
@@ -176,9 +176,8 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 (shape, b + k * shape->b_row + group * shape->b_column, depth, stop - group, packed_b);
                 for (int64_t j = group; j < stop; j += TILE_WIDTH)
                     KERNEL_NAME(strip)
-                    (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a,
-                     packed_b + (j - group) * depth, add, k == 0 && shape->has_bias ? bias + j : NULL,
-                     c + i * c_row + j, c_row);
+                (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a, packed_b + (j - group) * depth,
+                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j, c_row);
             }
         }
     }
