@@ -278,7 +278,7 @@ class BadPlugins(KitCase):
             self.classes_config(model="weights = w.safetensors", options="mode = " + mode)
             done = self.fuserun("t.ini", "run.overwrite=yes", "model.sizes=12,4", status=1)
             self.assertEqual(done.stderr.splitlines()[-1].split(": ", 1)[1],
-                             "layers.0.bias is not finite, and was not before the first step")
+                             "model.weights: 'layers.0.bias' in the file is not finite, or too large for float32")
 
     def test_what_a_rule_wrote_is_not_skipped(self):
         """nonfinite = skip is for gradients: weights that a rule made so stay so, and the rule is named all the same."""
