@@ -186,7 +186,7 @@ const char *fuse_nearest(const char *name, const char *const *names, size_t coun
 
 bool fuse_glob_match(const char *pattern, const char *name)
 {
-    const char *star = NULL, *resume = NULL; /* the last `*`, and where its run ends for now */
+    const char *star = NULL, *resume = NULL; /* the last `*`, and where its run ends at present */
     while (*name != '\0') {
         if (*pattern == '*') {
             star = pattern++;
