@@ -222,7 +222,7 @@ class Timeline(MemoryCase):
 class Row35PeakOfEachMode(MemoryCase):
     """The peak and its phase against parameters, gradients, state and the rest; no gradient is kept in fused mode."""
 
-    def test_weights_dominate(self):
+    def test_row_35_peak_and_phase_where_weights_dominate(self):
         parameters = 4 * sum(self.WIDE_WEIGHTS + self.WIDE_BIASES)
         batch, inputs, widths = 4, 256, [1024, 1024, 10]
         data = 12 * (256 * 4 + 8) + 12 * 8      # the samples and labels, and their order
@@ -262,7 +262,7 @@ class Row35PeakOfEachMode(MemoryCase):
                         self.assertEqual(after, sorted(after, reverse=True), "each goes when it was applied")
                         self.assertLess(after[-1], parameters)
 
-    def test_activations_dominate(self):
+    def test_row_35_peak_and_phase_where_activations_dominate(self):
         """A narrow net and a big batch: the mode does not matter, and the peak is not at the optimizer."""
         self.make_classes(count=600)
         peaks = {}
@@ -354,7 +354,7 @@ class Snapshot(MemoryCase):
         self.assertEqual(segment["active_size"], sum(live.values()))
         return snapshot, peak
 
-    def test_events_replay(self):
+    def test_row_36_37_events_replay_in_the_viewers_opcodes(self):
         for mode in MODES:
             with self.subTest(mode=mode):
                 self.fuserun(self.wide_config(rest="mode = %s\n[memory]\nsnapshot = yes" % mode,
@@ -375,7 +375,7 @@ class Snapshot(MemoryCase):
                 self.assertIn("layers.0.weight", [e.get("user_metadata") for e in before])
                 self.assertIn("fuse_program_run", {f["name"] for e in trace for f in e["frames"]})
 
-    def test_what_is_left_out_is_counted(self):
+    def test_row_37_what_is_left_out_is_counted(self):
         self.make_classes(count=32)
         self.fuserun(self.classes_config(steps=40, rest="[memory]\nsnapshot = yes\ntimeline = no"))
         snapshot, _ = self.replay("runs/t/memory.pickle")

@@ -189,6 +189,21 @@ static void every_way_gives_the_norm_and_the_gradients(void **state)
     let_go(&plain);
 }
 
+/* Row 25: the tied weight under recomputation: one gradient, the sum of its three uses, handed over once; the same bits
+ * as without, though the inner use is computed again in between. */
+static void row_25_a_tied_weight_with_recompute_has_one_gradient(void **state)
+{
+    (void)state;
+    struct gathered plain, again;
+    gather(FUSE_NORM_NONE, false, &plain);
+    gather(FUSE_NORM_NONE, true, &again);
+    assert_int_equal(again.covered[0], WIDTH * WIDTH);
+    for (uint32_t p = 0; p < plain.parameter_count; p++)
+        assert_memory_equal(plain.values[p], again.values[p], (size_t)plain.covered[p] * sizeof(float));
+    let_go(&plain);
+    let_go(&again);
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -200,6 +215,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_way_gives_the_norm_and_the_gradients),
+        cmocka_unit_test(row_25_a_tied_weight_with_recompute_has_one_gradient),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
