@@ -114,7 +114,8 @@ int fuse_pickle_top(struct fuse_pickle_machine *machine, size_t count, struct fu
     const size_t floor = machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
     if (machine->stack.count - floor < count)
         return fuse_pickle_broken(machine, "it takes more from its stack than is there");
-    *values = machine->stack.values + machine->stack.count - count;
+    *values =
+        machine->stack.count == count ? machine->stack.values : machine->stack.values + machine->stack.count - count;
     return FUSERUN_OK;
 }
 
@@ -125,7 +126,7 @@ int fuse_pickle_pop_mark(struct fuse_pickle_machine *machine, struct fuse_pickle
     if (machine->mark_count == 0)
         return fuse_pickle_broken(machine, "there is no mark where it goes back to one");
     const size_t floor = machine->marks[--machine->mark_count];
-    *values = machine->stack.values + floor;
+    *values = floor == 0 ? machine->stack.values : machine->stack.values + floor; /* nothing was ever pushed: NULL */
     *count = machine->stack.count - floor;
     machine->stack.count = floor;
     return FUSERUN_OK;
