@@ -108,14 +108,20 @@ int fuse_pickle_push_new(struct fuse_pickle_machine *machine, enum fuse_pickle_k
     return fuse_pickle_push(machine, *value);
 }
 
+/* The stack's values from a place on; never NULL, also before anything was pushed. */
+static struct fuse_pickle_value **values_from(const struct fuse_pickle_machine *machine, size_t place)
+{
+    static struct fuse_pickle_value *nothing[1];
+    return machine->stack.values == NULL ? nothing : machine->stack.values + place;
+}
+
 /* The topmost `count` values above the last mark. They are still the stack's. */
 int fuse_pickle_top(struct fuse_pickle_machine *machine, size_t count, struct fuse_pickle_value ***values)
 {
     const size_t floor = machine->mark_count > 0 ? machine->marks[machine->mark_count - 1] : 0;
     if (machine->stack.count - floor < count)
         return fuse_pickle_broken(machine, "it takes more from its stack than is there");
-    *values =
-        machine->stack.count == count ? machine->stack.values : machine->stack.values + machine->stack.count - count;
+    *values = values_from(machine, machine->stack.count - count);
     return FUSERUN_OK;
 }
 
@@ -126,7 +132,7 @@ int fuse_pickle_pop_mark(struct fuse_pickle_machine *machine, struct fuse_pickle
     if (machine->mark_count == 0)
         return fuse_pickle_broken(machine, "there is no mark where it goes back to one");
     const size_t floor = machine->marks[--machine->mark_count];
-    *values = floor == 0 ? machine->stack.values : machine->stack.values + floor; /* nothing was ever pushed: NULL */
+    *values = values_from(machine, floor);
     *count = machine->stack.count - floor;
     machine->stack.count = floor;
     return FUSERUN_OK;
