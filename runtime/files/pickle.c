@@ -135,7 +135,7 @@ static int make_tuple(struct fuse_pickle_machine *machine, struct fuse_pickle_va
 {
     struct fuse_pickle_value tuple = {.kind = FUSE_PICKLE_TUPLE}, *value;
     FUSE_TRY(add_items(machine, &tuple, items, count)); /* before the push, which may move the stack */
-    machine->stack.count -= count; /* items are the topmost */
+    machine->stack.count -= count;                      /* items are the topmost */
     FUSE_TRY(fuse_pickle_push_new(machine, FUSE_PICKLE_TUPLE, &value));
     *value = tuple;
     return FUSERUN_OK;
