@@ -1,10 +1,10 @@
 /* graph/ - tensors, operations, the backward pass, lifetimes, the planner, and running the result. Uses base/, memory/
  * and the public headers; reaches devices only through a struct fuse_backend.
  *
- * The way: a model plugin describes a forward graph (graph.c, api.c) without any memory; program.c turns it into a list of
- * operations: forward (forward.c), loss, backward (derive.c, one node at a time), with post-accumulate callbacks and a
- * norm over all gradients in their places (backward.c); planner.c gives every buffer an offset; run.c executes the list,
- * and describe.c names what is in it. */
+ * The way: a model plugin describes a forward graph (graph.c, api.c) without any memory; program.c turns it into a list
+ * of operations: forward (forward.c), loss, backward (derive.c, one node at a time), with post-accumulate callbacks and
+ * a norm over all gradients in their places (backward.c); planner.c gives every buffer an offset; run.c executes the
+ * list, and describe.c names what is in it. */
 #ifndef FUSE_GRAPH_GRAPH_H
 #define FUSE_GRAPH_GRAPH_H
 
