@@ -343,6 +343,51 @@ static void the_first_parameter_with_a_bad_gradient_is_named(void **state)
     }
 }
 
+/* ---- two of everything ---------------------------------------------------------------------------------------- */
+
+static void check_weights_equal(struct rig *rig, const float *expected)
+{
+    for (uint32_t p = 0; p < rig->graph->parameter_count; p++) {
+        const size_t elements = (size_t)rig->graph->parameters[p].element_count;
+        assert_memory_equal(rig->dict->parameters[p], expected, elements * sizeof *expected);
+        expected += elements;
+    }
+}
+
+/* Row 43: two models, each with a dict of its own, take turns in one process. Their parameters have the same names;
+ * each is updated by its own rule and settings, as if it were alone. */
+static void row_43_two_models_keep_to_their_own_dicts(void **state)
+{
+    (void)state;
+    static const char *const fast[] = {"lr=0.5", "momentum=0.9"}, *const slow[] = {"lr=1e-3", "weight_decay=0.1"};
+    struct batch batch = new_batch(5, 96, 96);
+    for (size_t m = 0; m < 3; m++) {
+        size_t count = 0;
+        float *first_alone =
+            train(tied_graph(5), modes[m], 1, 96, 96, "sgd", fast, sizeof fast / sizeof fast[0], 3, &count);
+        float *second_alone =
+            train(tied_graph(5), modes[m], 1, 96, 96, "adamw", slow, sizeof slow / sizeof slow[0], 3, &count);
+        struct rig first, second;
+        rig_up(&first, tied_graph(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "sgd", fast, 2);
+        rig_up(&second, tied_graph(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adamw", slow, 2);
+        for (int i = 0; i < 3; i++) {
+            rig_update(&first, batch.inputs, batch.classes, 1.0 / 5);
+            rig_update(&second, batch.inputs, batch.classes, 1.0 / 5);
+        }
+        check_weights_equal(&first, first_alone);
+        check_weights_equal(&second, second_alone);
+        for (uint32_t e = 0; e < first.dict->entry_count; e++) {
+            assert_int_equal(first.dict->entries[e].step, 3);
+            assert_int_equal(second.dict->entries[e].step, 3);
+        }
+        rig_down(&first);
+        rig_down(&second);
+        test_free(first_alone);
+        test_free(second_alone);
+    }
+    free_batch(&batch);
+}
+
 static int teardown(void **state)
 {
     (void)state;
@@ -361,6 +406,7 @@ int main(void)
         cmocka_unit_test(row_27_29_frozen_and_unused_parameters_stay_as_they_are),
         cmocka_unit_test(row_29_a_zero_gradient_still_decays),
         cmocka_unit_test(the_first_parameter_with_a_bad_gradient_is_named),
+        cmocka_unit_test(row_43_two_models_keep_to_their_own_dicts),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
