@@ -172,9 +172,14 @@ static int build(const struct fuse_host *host, const struct fuse_options *values
     const uint32_t rank = api->shape(input, shape);
     if (read_dimensions(host, values, &b) != FUSERUN_OK)
         return api->status(graph);
-    if (rank != 4 || shape[2] != b.size.image_size || shape[3] != b.size.image_size)
-        (void)api->fail(graph, "image_size", "the model takes images of %lld x %lld, but a sample has another shape",
-                        (long long)b.size.image_size, (long long)b.size.image_size);
+    const long long side = b.size.image_size;
+    if (rank != 4)
+        (void)api->fail(graph, "image_size", "the model takes images (channels, %lld, %lld), but a sample has rank %u",
+                        side, side, rank - 1);
+    else if (shape[2] != side || shape[3] != side)
+        (void)api->fail(graph, "image_size",
+                        "the model takes images (channels, %lld, %lld), a sample is %lld x %lld x %lld", side, side,
+                        (long long)shape[1], (long long)shape[2], (long long)shape[3]);
     struct fuse_tensor *x = embed(&b, shape[1], input);
     for (int64_t i = 0; i < b.size.num_layers && api->status(graph) == FUSERUN_OK; i++)
         x = encoder_layer(&b, i, x);

@@ -3,7 +3,8 @@
  *
  * IDX (http://yann.lecun.com/exdb/mnist): 0, 0, element type, number of dimensions, each dimension as big-endian u32,
  * then the elements. Here the type is 0x08, unsigned byte; labels have 1 dimension (magic 0x00000801), images 1 to 4
- * (MNIST's 3: 0x00000803). A pixel v becomes v / 255 in float, as torchvision's ToTensor has it.
+ * (MNIST's 3: 0x00000803). A pixel v becomes v / 255 in float and an image (H, W) a sample (1, H, W), as torchvision's
+ * ToTensor has it.
  *
  * The files are read once, as bytes, into the memory that the host provides. */
 #include <fuserun/dataset.h>
@@ -302,11 +303,13 @@ static void describe(const void *instance, struct fuse_dataset_info *info)
     const struct idx *self = instance;
     info->target_kind = self->target_kind;
     info->sample_count = self->images.dimensions[0];
-    info->class_count = 0; /* known only once all labels are read */
-    info->input_rank = self->images.rank > 1 ? self->images.rank - 1 : 1;
+    info->class_count = 0;                       /* known only once all labels are read */
+    const uint32_t rank = self->images.rank - 1; /* of a sample in the file */
+    const uint32_t channel = rank == 2 || rank == 0 ? 1 : 0;
+    info->input_rank = rank + channel;
     info->input_shape[0] = 1;
-    for (uint32_t i = 1; i < self->images.rank; i++)
-        info->input_shape[i - 1] = self->images.dimensions[i];
+    for (uint32_t i = 0; i < rank; i++)
+        info->input_shape[i + channel] = self->images.dimensions[i + 1];
     info->target_rank = 0;
     info->cache_bytes = self->images.element_bytes + self->labels.element_bytes;
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 void fuse_text_free(struct fuse_text *text)
 {
@@ -175,7 +176,7 @@ const char *fuse_nearest(const char *name, const char *const *names, size_t coun
     size_t best = third < 1 ? 2 : third + 1;
     const char *nearest = NULL;
     for (size_t i = 0; i < count; i++) {
-        const size_t distance = fuse_edit_distance(name, names[i]);
+        const size_t distance = strcasecmp(name, names[i]) == 0 ? 0 : fuse_edit_distance(name, names[i]);
         if (distance < best) {
             best = distance;
             nearest = names[i];

@@ -155,6 +155,15 @@ static void read_svg(int count, char **values, int *at, struct fuse_arguments *a
         arguments->svg = values[++*at];
 }
 
+/* `fuserun check --help`. Every command is in the one page. */
+static bool asks_for_help(int count, char **values)
+{
+    for (int i = 0; i < count && strcmp(values[i], "--") != 0; i++)
+        if (strcmp(values[i], "--help") == 0 || strcmp(values[i], "-h") == 0)
+            return true;
+    return false;
+}
+
 /* Flags may stand anywhere; everything else is a word. command NULL: run. */
 static int read_arguments(int count, char **values, const struct command *command, struct fuse_arguments *arguments)
 {
@@ -219,7 +228,7 @@ int main(int count, char **values)
         fputs(usage, stderr);
         return FUSE_EXIT_USAGE;
     }
-    if (strcmp(values[1], "--help") == 0 || strcmp(values[1], "-h") == 0 || strcmp(values[1], "help") == 0)
+    if (strcmp(values[1], "help") == 0 || asks_for_help(count - 1, values + 1))
         return show_help();
     if (strcmp(values[1], "--version") == 0)
         return show_version();

@@ -11,7 +11,10 @@ from support import FUSERUN, Case, write_safetensors
 
 class Words(Case):
     def test_help_and_version(self):
-        self.assertIn("fuserun check CONFIG.ini", self.fuserun("--help").stdout)
+        usage = self.fuserun("--help").stdout
+        self.assertIn("fuserun check CONFIG.ini", usage)
+        for words in (["check", "--help"], ["report", "-h"], ["help"], ["a.ini", "--help"]):
+            self.assertEqual(self.fuserun(*words).stdout, usage)
         version = self.fuserun("--version").stdout
         self.assertRegex(version.splitlines()[0], r"^fuserun \d+\.\d+\.\d+$")
         for part in ("OpenMP", "oneDNN", "CBLAS", "zlib"):

@@ -82,6 +82,20 @@ plugin = adam
             error = self.fuserun("t.ini", status=1).stderr
             self.assertRegex(error, r"^t\.ini:8: model\.weights: 'layers\.0\.weight' .*not finite")
 
+    def test_a_model_of_images_says_what_a_sample_is(self):
+        self.idx()
+        vit = ["model.plugin=vit", "model.patch_size=2", "model.num_layers=1", "model.num_heads=2",
+               "model.hidden_dim=8", "model.mlp_dim=8", "model.num_classes=4"]
+        self.config()
+        error = self.fuserun("t.ini", *vit, "model.image_size=8", status=2).stderr
+        self.assertIn("command line: model.image_size: the model takes images (channels, 8, 8), a sample is 1 x 4 x 4",
+                      error)
+        self.fuserun("t.ini", *vit, "model.image_size=4")
+        write_safetensors(self.path("flat.safetensors"), {"x": ("F32", [[0.0] * 16] * 4), "y": ("I64", [0] * 4)})
+        self.config(data="file = flat.safetensors")
+        error = self.fuserun("t.ini", *vit, "model.image_size=4", "data.plugin=tensors", status=2).stderr
+        self.assertIn("the model takes images (channels, 4, 4), but a sample has rank 1", error)
+
     def test_names_that_are_no_utf8_leave_valid_json(self):
         self.idx()
         self.config()

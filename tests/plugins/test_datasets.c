@@ -171,9 +171,10 @@ static void check_idx_samples(void)
     assert_int_equal(opened.info.target_kind, FUSERUN_TARGET_CLASS);
     assert_int_equal(opened.info.sample_count, 3);
     assert_int_equal(opened.info.class_count, 0);
-    assert_int_equal(opened.info.input_rank, 2);
-    assert_int_equal(opened.info.input_shape[0], 2);
+    assert_int_equal(opened.info.input_rank, 3);
+    assert_int_equal(opened.info.input_shape[0], 1);
     assert_int_equal(opened.info.input_shape[1], 2);
+    assert_int_equal(opened.info.input_shape[2], 2);
     read_batch(&opened, indices, 3, 0, inputs, classes, NULL);
     for (int i = 0; i < 3; i++)
         for (int pixel = 0; pixel < 4; pixel++) {
@@ -375,9 +376,10 @@ static void test_idx_digits(void **state)
         struct opened opened = open_dataset("idx", &wants_classes, pairs, 2);
         check_status(&opened, names[part]);
         assert_int_equal(opened.info.sample_count, part == 0 ? 1438 : 359);
-        assert_int_equal(opened.info.input_rank, 2);
-        assert_int_equal(opened.info.input_shape[0], 8);
+        assert_int_equal(opened.info.input_rank, 3);
+        assert_int_equal(opened.info.input_shape[0], 1);
         assert_int_equal(opened.info.input_shape[1], 8);
+        assert_int_equal(opened.info.input_shape[2], 8);
         float darkest = 0;
         for (int64_t i = 0; i < opened.info.sample_count; i++) {
             float inputs[64];

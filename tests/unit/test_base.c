@@ -85,6 +85,7 @@ static void nearest_names(void **state)
     static const char *const names[] = {"lr", "momentum", "weight_decay", "nesterov"};
     assert_string_equal(fuse_nearest("momentun", names, 4), "momentum");
     assert_string_equal(fuse_nearest("lrr", names, 4), "lr");
+    assert_string_equal(fuse_nearest("LR", names, 4), "lr");
     assert_string_equal(fuse_nearest("wieght_deacy", names, 4), "weight_decay");
     assert_null(fuse_nearest("dampening", names, 4));
     assert_null(fuse_nearest("x", names, 0));
