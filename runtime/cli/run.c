@@ -21,7 +21,7 @@ int fuse_command_run(const struct fuse_arguments *arguments)
     if (status == FUSERUN_OK)
         status = fuse_experiment_allocate(experiment, &error);
     if (status == FUSERUN_OK)
-        status = fuse_outputs_start(experiment, &outputs, &error);
+        status = fuse_outputs_start(experiment, arguments->words[0], &outputs, &error);
     if (status == FUSERUN_OK)
         status = fuse_run(experiment, &outputs, &error);
     if (status != FUSERUN_OK && fuse_diagnostics_error_count(experiment->diagnostics) > 0) {

@@ -24,6 +24,7 @@ char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name)
 
 void fuse_outputs_free(struct fuse_outputs *outputs)
 {
+    fuse_lock_release(&outputs->lock);
     free(outputs->folder);
     *outputs = (struct fuse_outputs){0};
 }
@@ -107,12 +108,29 @@ out:
     return status;
 }
 
+/* Two runs in one folder would remove and overwrite each other's files. */
+static int take_lock(const struct fuse_experiment *experiment, struct fuse_outputs *outputs, struct fuse_error *error)
+{
+    FUSE_TRY(fuse_lock_folder(outputs->folder, &outputs->lock, error));
+    if (outputs->lock.state == FUSE_LOCK_IMPOSSIBLE)
+        fuse_config_warn(experiment->config, experiment->diagnostics, "run", "output",
+                         "'%s' cannot be locked here: nothing would stop a second run in it", outputs->folder);
+    if (outputs->lock.state != FUSE_LOCK_BUSY)
+        return FUSERUN_OK;
+    fuse_config_report(experiment->config, experiment->diagnostics, "run", "output",
+                       "another run is at work in '%s'; wait for its end, or give this one a folder of its own",
+                       outputs->folder);
+    return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the output folder is in use");
+}
+
 int fuse_outputs_check(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
                        struct fuse_outputs *outputs, struct fuse_error *error)
 {
     outputs->folder = find_folder(experiment);
     if (outputs->folder == NULL)
         return fuse_fail_memory(error, "the output folder", 0);
+    if (!only_warn)
+        FUSE_TRY(take_lock(experiment, outputs, error));
     return judge(experiment, config_path, only_warn, outputs, error);
 }
 
@@ -180,10 +198,14 @@ static int write_text(const struct fuse_outputs *outputs, const char *name, stru
     return status;
 }
 
-int fuse_outputs_start(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+int fuse_outputs_start(const struct fuse_experiment *experiment, const char *config_path, struct fuse_outputs *outputs,
                        struct fuse_error *error)
 {
     FUSE_TRY(fuse_make_folders(outputs->folder, error));
+    if (outputs->lock.state == FUSE_LOCK_NO_FOLDER) {
+        FUSE_TRY(take_lock(experiment, outputs, error));
+        FUSE_TRY(judge(experiment, config_path, false, outputs, error)); /* another run may have come and gone */
+    }
     FUSE_TRY(remove_earlier_run(outputs, error));
     struct fuse_text text = {0};
     fuse_config_write(experiment->config, &text);

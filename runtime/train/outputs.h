@@ -2,18 +2,22 @@
 #ifndef FUSE_TRAIN_OUTPUTS_H
 #define FUSE_TRAIN_OUTPUTS_H
 
+#include "files/lock.h"
 #include "train/experiment.h"
 
 struct fuse_outputs {
-    char *folder; /* absolute */
+    char *folder;          /* absolute */
+    struct fuse_lock lock; /* of the folder, as long as the run works in it */
 };
 
 /* Finds the folder and judges whether a run may start there: what stands in the way is reported at its config line.
- * Touches nothing. config_path: as typed. only_warn: tell it as a notice (for `check`, which writes nothing). */
+ * Writes nothing; a folder that is there is locked. config_path: as typed. only_warn: tell it as a notice and leave the
+ * lock alone (for `check`, which nobody else should have to wait for). */
 int fuse_outputs_check(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
                        struct fuse_outputs *outputs, struct fuse_error *error);
-/* Makes the folder, removes an earlier run's files, writes config.ini. */
-int fuse_outputs_start(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+/* Makes the folder and locks it, unless that was done, removes an earlier run's files, writes config.ini. config_path
+ * as above. FUSERUN_ERROR_CONFIG: what stands in the way by now is reported as above. */
+int fuse_outputs_start(const struct fuse_experiment *experiment, const char *config_path, struct fuse_outputs *outputs,
                        struct fuse_error *error);
 /* The path of a file in the folder; the caller frees. NULL when out of memory. */
 char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name) __attribute__((warn_unused_result));
