@@ -1,0 +1,88 @@
+/* What every kernel's text begins with: the form of a kernel, and sums over a block in one fixed order.
+ *
+ * Kernels are plain CUDA C++ in a subset that a C compiler can read too (tests/gpu emulates a device that way):
+ *   - FUSE_KERNEL(name, struct type, arguments) { ... }: one parameter, a struct by value, declared in arguments.h,
+ * which the host includes as well;
+ *   - grids and blocks of one dimension; blocks of FUSE_BLOCK threads, each of which reaches every barrier;
+ *   - FUSE_SYNC() (__syncthreads), FUSE_SHARED (__shared__) arrays of fixed size at the top of a kernel, 48 KiB in all;
+ *     of mathematical functions sqrtf, fabsf, fabs, sqrt and log, the rest from cpu/float_math.h; no warp intrinsics,
+ * no atomics, no dynamic shared memory;
+ *   - no templates, classes, references or overloads; bfloat16 is its 16 bits in an unsigned short.
+ * A program for NVRTC is kernel.h, cpu/float_math.h (less its #include lines), arguments.h and kernels, one text behind
+ * the other, without headers; whoever defines FUSE_KERNEL before defines all that stands between #ifndef and #endif.
+ * All is compiled without contraction into fused multiply-adds (--fmad=false). The order of a sum depends on sizes
+ * alone, so the same input gives the same bits every time. */
+#ifndef FUSE_KERNEL
+
+#pragma nv_diag_suppress 177 /* a program need not use all functions of this file */
+
+/* NVRTC has no standard headers. */
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+
+#define FUSE_KERNEL(name, type, arguments) extern "C" __global__ void name(const type arguments)
+#define FUSE_DEVICE static __device__ __forceinline__
+#define FUSE_SHARED __shared__
+#define FUSE_SYNC() __syncthreads()
+#define FUSE_THREAD ((int)threadIdx.x)
+#define FUSE_BLOCK_INDEX ((long long)blockIdx.x)
+#define FUSE_BLOCK_COUNT ((long long)gridDim.x)
+
+#endif
+
+#define FUSE_BLOCK 256 /* threads */
+
+/* For loops over elements that are spread over the whole grid. */
+#define FUSE_FIRST (FUSE_BLOCK_INDEX * FUSE_BLOCK + FUSE_THREAD)
+#define FUSE_STRIDE (FUSE_BLOCK_COUNT * FUSE_BLOCK)
+
+/* Threads of a block each bring one value; all of them get the sum. cells: (FUSE_BLOCK), shared. */
+FUSE_DEVICE double fuse_block_sum(double value, double *cells)
+{
+    FUSE_SYNC(); /* whoever read an earlier sum is done */
+    cells[FUSE_THREAD] = value;
+    for (int half = FUSE_BLOCK / 2; half > 0; half /= 2) {
+        FUSE_SYNC();
+        if (FUSE_THREAD < half)
+            cells[FUSE_THREAD] += cells[FUSE_THREAD + half];
+    }
+    FUSE_SYNC();
+    return cells[0];
+}
+
+/* The same for the largest; where one is NaN, any. */
+FUSE_DEVICE float fuse_block_largest(float value, float *cells)
+{
+    FUSE_SYNC();
+    cells[FUSE_THREAD] = value;
+    for (int half = FUSE_BLOCK / 2; half > 0; half /= 2) {
+        FUSE_SYNC();
+        if (FUSE_THREAD < half && cells[FUSE_THREAD + half] > cells[FUSE_THREAD])
+            cells[FUSE_THREAD] = cells[FUSE_THREAD + half];
+    }
+    FUSE_SYNC();
+    return cells[0];
+}
+
+/* Philox 4x32-10, as runtime/base/random.c: number `index` of (seed, stream), in [0, 1). */
+FUSE_DEVICE float fuse_random_uniform(uint64_t seed, uint64_t stream, uint64_t index)
+{
+    uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)(index / 4), c1 = (uint32_t)(index / 4 >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+    for (int round = 0; round < 10; round++) {
+        const uint64_t product0 = (uint64_t)0xD2511F53u * c0, product1 = (uint64_t)0xCD9E8D57u * c2;
+        const uint32_t next0 = (uint32_t)(product1 >> 32) ^ c1 ^ key0, next2 = (uint32_t)(product0 >> 32) ^ c3 ^ key1;
+        c1 = (uint32_t)product1;
+        c3 = (uint32_t)product0;
+        c0 = next0;
+        c2 = next2;
+        key0 += 0x9E3779B9u;
+        key1 += 0xBB67AE85u;
+    }
+    const uint32_t pick = (uint32_t)index % 4;
+    const uint32_t word = pick == 0 ? c0 : pick == 1 ? c1 : pick == 2 ? c2 : c3;
+    return (float)(word >> 8) * 5.9604644775390625e-08f;
+}
