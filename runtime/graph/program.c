@@ -175,7 +175,7 @@ static int add_loss(struct fuse_builder *builder)
 static int compile_kernels(struct fuse_builder *builder)
 {
     struct fuse_program *program = builder->program;
-    struct fuse_backend_info device = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    struct fuse_backend_info device = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
     program->backend->describe(program->device, &device);
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];

@@ -135,7 +135,7 @@ static const struct kind {
     KIND("scheduler", fuse_scheduler, value, set_state, scheduler_callbacks),
     KIND("model", fuse_model, build, build, model_callbacks),
     KIND("dataset", fuse_dataset, read, read, dataset_callbacks),
-    KIND("backend", fuse_backend, has_nonfinite, update_tensor, backend_callbacks),
+    KIND("backend", fuse_backend, has_nonfinite, watched, backend_callbacks),
 };
 
 const char *fuse_kind_name(enum fuse_kind kind)
@@ -235,6 +235,12 @@ static int copy_api(struct fuse_checked_plugin *checked, struct fuse_component *
         if ((backend->compile_tensor == NULL) != (backend->discard_tensor == NULL) ||
             (backend->compile_tensor == NULL) != (backend->update_tensor == NULL))
             return BROKEN("%s: compile_tensor, discard_tensor and update_tensor go together", what);
+        if ((backend->allocate_staging == NULL) != (backend->release_staging == NULL) ||
+            (backend->allocate_staging == NULL) != (backend->upload_staged == NULL))
+            return BROKEN("%s: allocate_staging, release_staging and upload_staged go together", what);
+        if ((backend->watch_begin == NULL) != (backend->watch == NULL) ||
+            (backend->watch_begin == NULL) != (backend->watched == NULL))
+            return BROKEN("%s: watch_begin, watch and watched go together", what);
     }
     component->api = api;
     return FUSERUN_OK;

@@ -387,7 +387,7 @@ static int open_backend(struct fuse_experiment *experiment, struct fuse_error *e
     const char *device = fuse_option_text(run, "device");
     char name[64] = "cpu"; /* auto: no other backend comes with this version */
     struct fuse_backend_options options = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, precision),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
         .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
         .precision = FUSERUN_FLOAT32,
     };

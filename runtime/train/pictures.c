@@ -225,7 +225,7 @@ static void add_run(const struct fuse_experiment *experiment, struct fuse_text *
     const struct fuse_options *run = fuse_config_options(config, "run");
     const struct fuse_options *optimizer = fuse_config_options(config, "optimizer");
     const struct fuse_options *loss = fuse_config_options(config, "loss");
-    struct fuse_backend_info device = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    struct fuse_backend_info device = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
     experiment->backend->describe(experiment->device, &device);
     uint64_t trainable = 0;
     for (uint32_t e = 0; e < experiment->dict->entry_count; e++)

@@ -66,7 +66,7 @@ void fuse_progress_start(struct fuse_progress *progress, const struct fuse_exper
     if (progress->kind == FUSE_PROGRESS_OFF)
         return;
     char peak[FUSE_BYTES_CHARS];
-    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
     experiment->backend->describe(experiment->device, &info);
     printf("%s  %" PRId64 " parameters  %s  %" PRId64 " updates, %" PRId64 " an epoch  peak %s  on %s\n",
            progress->name, fuse_experiment_parameter_values(experiment),

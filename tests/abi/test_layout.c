@@ -305,11 +305,13 @@ FIELD(fuse_backend_options, struct_size, 0, 4);
 FIELD(fuse_backend_options, device_index, 4, 4);
 FIELD(fuse_backend_options, thread_count, 8, 4);
 FIELD(fuse_backend_options, precision, 12, 4);
+FIELD(fuse_backend_options, allows_tf32, 16, 4);
 
 FIELD(fuse_backend_info, struct_size, 0, 4);
 FIELD(fuse_backend_info, worker_count, 4, 4);
 FIELD(fuse_backend_info, name, 8, 8);
 FIELD(fuse_backend_info, description, 16, 8);
+FIELD(fuse_backend_info, own_bytes, 24, 8);
 
 FIELD(fuse_backend, struct_size, 0, 4);
 FIELD(fuse_backend, device_count, 8, 8);
@@ -336,6 +338,12 @@ FIELD(fuse_backend, clear, 168, 8);
 FIELD(fuse_backend, compile_tensor, 176, 8);
 FIELD(fuse_backend, discard_tensor, 184, 8);
 FIELD(fuse_backend, update_tensor, 192, 8);
+FIELD(fuse_backend, allocate_staging, 200, 8);
+FIELD(fuse_backend, release_staging, 208, 8);
+FIELD(fuse_backend, upload_staged, 216, 8);
+FIELD(fuse_backend, watch_begin, 224, 8);
+FIELD(fuse_backend, watch, 232, 8);
+FIELD(fuse_backend, watched, 240, 8);
 
 /* ---- files.h ----------------------------------------------------------------------------------------------- */
 

@@ -62,7 +62,7 @@ void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count)
     assert_int_equal(rig->backend->device_count(&host, &rig->error), 1);
     if (rig->backend->open(&host, &options, &rig->instance, &rig->error) != FUSERUN_OK)
         fail_msg("%s", rig->error.text);
-    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
     rig->backend->describe(rig->instance, &info);
     rig->worker_count = info.worker_count;
     assert_string_equal(info.name, "cpu");

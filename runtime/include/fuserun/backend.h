@@ -130,6 +130,7 @@ struct fuse_backend_options {
     uint32_t device_index;
     uint32_t thread_count;   /* 0: the backend chooses */
     uint32_t precision;      /* FUSERUN_FLOAT32 or FUSERUN_BFLOAT16 */
+    uint32_t allows_tf32;    /* products may round float32 factors to 10 bits of mantissa, where the device has that */
 };
 
 struct fuse_backend_info {
@@ -137,6 +138,7 @@ struct fuse_backend_info {
     uint32_t worker_count;   /* threads that may run panel hooks at the same time */
     const char *name;        /* "cpu" */
     const char *description; /* "AMD EPYC, 2 threads, oneDNN 2.6.3, AVX2" */
+    uint64_t own_bytes;      /* device memory that it holds for itself, whatever it is asked to do */
 };
 
 struct fuse_kernel;        /* the backend's own */
@@ -153,7 +155,7 @@ struct fuse_backend {
     void (*close)(void *instance);
     void (*describe)(const void *instance, struct fuse_backend_info *info);
 
-    /* Device memory, aligned to 4096, zeroed, not resident before it is touched where the system allows that. */
+    /* Device memory, aligned to 256 at least, zeroed, not resident before it is touched where the system allows that. */
     int (*allocate)(void *instance, uint64_t bytes, void **memory, struct fuse_error *error);
     void (*release)(void *instance, void *memory, uint64_t bytes);
     int (*upload)(void *instance, void *device, const void *host_memory, uint64_t bytes, struct fuse_error *error);
@@ -200,6 +202,22 @@ struct fuse_backend {
     void (*discard_tensor)(void *instance, struct fuse_compiled_tensor *compiled);
     int (*update_tensor)(void *instance, struct fuse_compiled_tensor *compiled, const struct fuse_tensor_update *update,
                          struct fuse_error *error); /* [no-alloc] */
+
+    /* Devices with memory of their own: all three. Without them the host reads and writes what allocate gives.
+     * Staging is host memory that the device copies from while the host goes on. upload_staged need not be over on return,
+     * though whatever the device is asked to do later sees its data; staging must stay as it is until the next
+     * synchronize or download has returned. [no-alloc] */
+    int (*allocate_staging)(void *instance, uint64_t bytes, void **memory, struct fuse_error *error);
+    void (*release_staging)(void *instance, void *memory, uint64_t bytes);
+    int (*upload_staged)(void *instance, void *device, const void *staging, uint64_t bytes, struct fuse_error *error);
+
+    /* Devices that work behind the host's back: all three. Without them has_nonfinite is asked.
+     * watch_begin: nothing is noticed. watch: if nothing was noticed before and any of count values is infinite or NaN,
+     * `number` is noticed. As long as a number is noticed update, update_panel and update_tensor do nothing. watched waits
+     * for all of that; UINT32_MAX: nothing was noticed. [no-alloc] */
+    int (*watch_begin)(void *instance, struct fuse_error *error);
+    void (*watch)(void *instance, const float *values, int64_t count, uint32_t number);
+    int (*watched)(void *instance, uint32_t *number, struct fuse_error *error);
 };
 
 #ifdef __cplusplus
