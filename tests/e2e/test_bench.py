@@ -1,0 +1,102 @@
+"""tools/bench: what it computes from what it measures, and its parts that do not depend on time."""
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+import unittest
+
+from support import Case, read_safetensors
+
+SOURCE = os.environ["FUSERUN_SOURCE"]
+BUILD = os.environ["FUSERUN_BUILD"]
+BENCH = os.path.join(SOURCE, "tools", "bench")
+
+
+def load_bench():
+    loader = importlib.machinery.SourceFileLoader("bench", BENCH)
+    bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench", loader))
+    loader.exec_module(bench)
+    return bench
+
+
+class BenchTest(Case):
+    @classmethod
+    def setUpClass(cls):
+        cls.bench = load_bench()
+        cls.rows = sys.modules["rows"]
+
+    def test_names_its_rows(self):
+        done = subprocess.run([sys.executable, BENCH, "--list"], capture_output=True, text=True, check=True)
+        names = [line.split()[0] for line in done.stdout.splitlines()]
+        self.assertEqual(len(names), len(set(names)))
+        self.assertLessEqual({"vit_l16_b1", "vit_l16_b8", "vit_l16_b1_bf16", "adam_304m_fused", "adam_304m_foreach",
+                              "deep_mlp", "small_mlp", "start_up"}, set(names))
+        wrong = subprocess.run([sys.executable, BENCH, "vit_l17"], capture_output=True, text=True, check=False)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("no row vit_l17", wrong.stderr)
+
+    def test_counts_a_step_s_operations(self):
+        # torchvision counts 61.555e9 multiplications for ViT-L/16 forward, attention's among them. Backward costs twice
+        # that, the scores once more, and no gradient of the image.
+        forward = 2 * 61.555e9
+        scores = 2 * 24 * 197 * 197 * 1024
+        image = 2 * 196 * 768 * 1024
+        self.assertAlmostEqual(self.rows.vit_flop(1) / (3 * forward + scores - image), 1, delta=1e-3)
+        self.assertEqual(self.rows.vit_flop(8), 8 * self.rows.vit_flop(1))
+
+    def test_has_all_parameters_of_the_net(self):
+        parts = [part.split("x") for part in self.rows.VIT_TENSORS.split(",")]
+        self.assertEqual(sum(int(count) for count, _ in parts), 296)
+        self.assertEqual(sum(int(count) * int(size) for count, size in parts), self.rows.VIT_PARAMETERS)
+
+    def test_judges(self):
+        row = self.bench.all_rows()[0]
+        self.assertEqual((row.at_most, row.aim), (0.80, 0.72))
+        for result, expected in (({"ratio": 0.80, "ours": 1}, True),
+                                 ({"ratio": 0.81, "ours": 1}, False),
+                                 ({"ratio": 0.81, "ours": 1.15, "floor": 1.0}, True),
+                                 ({"ratio": 0.81, "ours": 1.16, "floor": 1.0}, False),
+                                 ({"ratio": 0.5, "ours": 1, "holds": False}, False),
+                                 ({"ours": 1}, None)):
+            self.assertIs(self.bench.judge(row, result), expected, result)
+
+    def test_runs_in_turn_and_keeps_the_fastest_peer(self):
+        calls = []
+
+        def side(name, seconds):
+            def run():
+                calls.append(name)
+                return {"step_s": [seconds]}
+            return run
+
+        class Context:
+            rounds = 3
+        result = self.rows.in_turn(Context, side("ours", 2.0), {"slow": side("slow", 8.0), "fast": side("fast", 4.0)})
+        self.assertEqual(calls, ["ours", "slow", "fast", "ours", "fast", "ours", "fast"])
+        self.assertEqual((result["peer"], result["ratio"], result["theirs"]), ("fast", 0.5, 4.0))
+
+    def test_updates_what_it_is_asked_to(self):
+        helper = os.path.join(BUILD, "tools", "bench.d", "bench_kernels")
+        rule = os.path.join(BUILD, "plugins", "optimizers", "adam.so")
+        done = subprocess.run([helper, "1", "update", rule, "3x100,1x7"], capture_output=True, text=True, check=True)
+        lines = done.stdout.split("\n")
+        self.assertIn("elements 307", lines)
+        self.assertIn("bytes_per_element 28", lines)
+        wrong = subprocess.run([helper, "1", "update", rule, "3x"], capture_output=True, text=True, check=False)
+        self.assertEqual(wrong.returncode, 1)
+
+    def test_no_optimizer_changes_nothing(self):
+        config = self.write("c.ini", "[run]\nsteps = 2\n[model]\nplugin = mlp\nsizes = 12, 5, 3\n[data]\nplugin = "
+                            "random_images\nimage_size = 2\nchannels = 3\nclasses = 3\nbatch_size = 2\n[optimizer]\n"
+                            "plugin = %s\n" % os.path.join(BUILD, "tools", "bench.d", "no_optimizer.so"))
+        weights = []
+        for steps in (1, 7):
+            self.fuserun(config, "run.steps=%d" % steps, "run.output=" + self.path("out%d" % steps))
+            weights.append(read_safetensors(self.path("out%d" % steps, "model.safetensors")))
+        self.assertEqual(weights[0], weights[1])
+        self.assertTrue(any(any(values) for values in weights[0].values()))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,250 @@
+"""What tools/bench measures: one function a row, and the limits it is held against."""
+import os
+
+from sides import ROOT, Unavailable, median
+
+VIT = os.path.join(ROOT, "configs", "vit_l16_fused.ini")
+DEEP = os.path.join(ROOT, "configs", "bench", "deep_mlp.ini")
+DIGITS = os.path.join(ROOT, "configs", "digits.ini")
+DATA = os.path.join(ROOT, "configs", "data", "digits")
+VIT_PARAMETERS = 304326632
+# The tensors of ViT-L/16: 96 weights of its layers, then what is small.
+VIT_TENSORS = "48x4194304,24x3145728,24x1048576,1x1024000,1x786432,1x201728,148x1024,24x4096,24x3072,1x1000"
+ADAM_BYTES = 24  # a parameter: weight and two moments, read and written
+
+
+class Row:
+    """A line of the table. measure(context) gives what was measured: `ours` and its `unit`, `ratio` to the best peer,
+    which is held against at_most; `floor`; `holds`, where a row asks something else; `note` and `lines` for people."""
+
+    def __init__(self, name, what, measure, at_most=None, aim=None):
+        self.name, self.what, self.measure, self.at_most, self.aim = name, what, measure, at_most, aim
+
+
+def in_turn(context, ours, peers, floor_s=None):
+    """Runs ours and the peers in turn, A B A B. Of several peers all run in the first round, then only the fastest."""
+    rounds, names = [], list(peers)
+    result = {"unit": "s/step", "floor": floor_s() if floor_s else None, "peers": {}, "ratios": []}
+    for index in range(context.rounds):
+        mine = ours()
+        rounds.append(median(mine["step_s"]))
+        for key in ("grown_bytes", "planned_bytes"):
+            if key in mine:
+                result[key] = mine[key]
+        try:
+            times = {}
+            for name in names:
+                theirs = peers[name]()
+                times[name] = median(theirs["step_s"])
+                known = result["peers"].setdefault(name, {"rounds": []})
+                known["rounds"].append(times[name])
+                if "grown_bytes" in theirs:
+                    known["grown_bytes"] = theirs["grown_bytes"]
+            best = min(times, key=times.get)
+            result["ratios"].append(rounds[index] / times[best])
+            result["peer"], names = best, [best]
+        except Unavailable as reason:
+            result["note"], names, peers = str(reason), [], {}
+        except ValueError:
+            pass  # no peers
+    result["rounds"], result["ours"] = rounds, median(rounds)
+    if result["ratios"]:
+        result["theirs"] = median(result["peers"][result["peer"]]["rounds"])
+        result["ratio"] = median(result["ratios"])
+    return result
+
+
+# --- whole steps ----------------------------------------------------------------------------------------------------
+
+def vit_flop(batch, tokens=197, width=1024, hidden=4096, layers=24, classes=1000, patch=768):
+    """Floating-point operations of a step: each product once forward and twice backward (the first only once, for its
+    input learns nothing), attention's scores again in backward."""
+    linear = 2 * tokens * layers * (4 * width * width + 2 * width * hidden) + 2 * classes * width
+    attention = layers * 2 * tokens * tokens * width
+    return batch * (3 * linear + 7 * attention + 2 * 2 * (tokens - 1) * patch * width)
+
+
+def vit_row(mode, batch, precision, peers):
+    def measure(context):
+        machine = context.machine
+        steps = 3 if context.quick else 4
+        overrides = ["optimizer.mode=" + mode, "data.batch_size=%d" % batch, "run.steps=%d" % steps,
+                     "run.precision=" + precision, "data.length=%d" % (batch * steps)]
+        more = ["bf16"] if precision == "bf16" else []
+        if precision != "fp32":
+            machine.parameters(VIT, *overrides)  # refused here: the row says so
+
+        def floor():
+            rate = machine.product_rate() if precision == "fp32" else None
+            return max(vit_flop(batch) / rate, VIT_PARAMETERS * ADAM_BYTES / machine.stream()) if rate else None
+        chosen = [peer for peer in peers if not context.peers or peer in context.peers]
+        return in_turn(context, lambda: machine.fuserun(VIT, *overrides),
+                       {peer: lambda peer=peer: machine.torch("vit", peer, batch, steps, *more) for peer in chosen},
+                       floor)
+    return measure
+
+
+def deep_mlp(context):
+    machine, steps = context.machine, 10 if context.quick else 30
+    parameters = 31002634
+
+    def floor():
+        return max(6 * 32 * parameters / machine.product_rate(), parameters * ADAM_BYTES / machine.stream())
+    sizes = ",".join(["784"] + ["2048"] * 8 + ["10"])
+    return in_turn(context, lambda: machine.fuserun(DEEP, "run.steps=%d" % steps, drop=3),
+                   {peer: lambda peer=peer: machine.torch("mlp", peer, sizes, 32, steps, drop=3)
+                    for peer in ("hook-fused", "hook-loop", "fused")}, floor)
+
+
+def small_mlp(context):
+    machine, steps = context.machine, 2000 if context.quick else 20000
+    overrides = ["run.epochs=", "run.steps=%d" % steps, "optimizer.plugin=adam", "optimizer.weight_decay=0",
+                 "eval.every=1000000 steps"]
+    # One thread as the config has it; PyTorch as it comes, which is its faster way.
+    result = in_turn(context, lambda: machine.fuserun(DIGITS, *overrides, drop=100, threads=1),
+                     {peer: lambda peer=peer: machine.torch("mlp", peer, "64,128,10", 32, min(steps, 3000), drop=100)
+                      for peer in ("fused", "foreach", "loop")})
+    result["note"] = "%.0f updates a second" % (1 / result["ours"])
+    return result
+
+
+def start_up(context):
+    machine = context.machine
+    output = os.path.join(machine.folder.name, "start")
+    ours = [os.path.join(machine.build, "fuserun"), DIGITS, "run.output=" + output, "run.epochs=", "run.steps=1",
+            "run.progress=off"]
+    images, labels = (os.path.join(DATA, "train-%s-ubyte" % kind) for kind in ("images-idx3", "labels-idx1"))
+    return in_turn(context, lambda: {"step_s": machine.process_seconds(ours)},
+                   {"fused": lambda: {"step_s": machine.process_seconds(machine.torch_command("start", images, labels),
+                                                                        3)}})
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+def adam_alone(peer):
+    def measure(context):
+        machine = context.machine
+        rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
+
+        def ours():
+            found = machine.kernels("update", rule, VIT_TENSORS)
+            return {"step_s": [float(values[0]) for values in found["update_s"]]}
+        result = in_turn(context, ours, {peer: lambda: machine.torch("adam", peer, 6, VIT_TENSORS, drop=2)},
+                         lambda: VIT_PARAMETERS * (ADAM_BYTES + 4) / machine.stream())
+        share = result["floor"] / result["ours"]
+        result["note"] = "%.0f %% of the stream bandwidth (at least 85)" % (100 * share)
+        result["holds"] = share >= 0.85
+        return result
+    return measure
+
+
+def small_tensors(context):
+    """1,000 tensors of 64 elements in one call, against one tensor of as many."""
+    machine = context.machine
+    rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
+
+    def update(tensors):
+        return {"step_s": [float(values[0]) for values in machine.kernels("update", rule, tensors)["update_s"]]}
+    return in_turn(context, lambda: update("1000x64"), {"one tensor": lambda: update("1x64000")})
+
+
+def products(context):
+    """Every product of ViT-L/16 against the best that oneDNN reaches on that shape alone."""
+    rates = context.machine.products()
+    if not any(library for _, _, library in rates):
+        raise Unavailable("this build has no oneDNN")
+    lines = ["%s %.0f of %.0f GFLOP/s" % (name, ours / 1e9, library / 1e9) for name, ours, library in rates]
+    shares = [ours / library for _, ours, library in rates]
+    return {"unit": "share", "ours": min(shares), "holds": min(shares) >= 0.92, "lines": lines,
+            "note": "the least share of the library's rate (at least 0.92)"}
+
+
+def no_optimizer(context):
+    """What the fused optimizer adds to the step, in times of 24 bytes a parameter at the stream's bandwidth."""
+    machine, steps = context.machine, 3 if context.quick else 4
+    plain = os.path.join(machine.build, "tools", "bench.d", "no_optimizer.so")
+    shared = ["run.steps=%d" % steps, "data.length=%d" % steps]
+    rounds = []
+    for _ in range(context.rounds):
+        with_adam = median(machine.fuserun(VIT, *shared)["step_s"])
+        without = median(machine.fuserun(VIT, *shared, "optimizer.plugin=" + plain)["step_s"])
+        rounds.append((with_adam, without))
+    added = median([a - b for a, b in rounds])
+    floor = VIT_PARAMETERS * ADAM_BYTES / machine.stream()
+    return {"unit": "s/step", "ours": added, "floor": floor, "rounds": rounds, "holds": added <= 1.2 * floor,
+            "note": "Adam adds %.2f s to %.2f s (at most 1.2 x the floor)" % (added, median([b for _, b in rounds]))}
+
+
+def clipping(context):
+    machine, steps = context.machine, 3 if context.quick else 4
+    shared = ["run.steps=%d" % steps, "data.length=%d" % steps]
+    clip = ["optimizer.clip_grad_norm=1"]
+    rounds = []
+    for _ in range(context.rounds):
+        rounds.append([median(machine.fuserun(VIT, *shared, *more)["step_s"]) for more in (
+            [], clip + ["optimizer.clip_algorithm=deferred"], clip + ["optimizer.clip_algorithm=two_pass"])])
+    deferred = median([each[1] / each[0] for each in rounds])
+    twice = median([each[2] / each[0] for each in rounds])
+    return {"unit": "x unclipped", "ours": deferred, "rounds": rounds, "holds": deferred < 1.2,
+            "note": "deferred %.2f (below 1.2), two_pass %.2f times the unclipped step" % (deferred, twice)}
+
+
+GROWTH = {
+    "batch": [("data.batch_size=%d" % batch,) for batch in (1, 2, 4, 8, 16)],
+    "depth": [("model.num_layers=%d" % layers,) for layers in (4, 8, 16, 24)],
+    "width": [("model.hidden_dim=%d" % width, "model.mlp_dim=%d" % (4 * width), "model.num_heads=%d" % (width // 64))
+              for width in (256, 512, 768, 1024)],
+}
+
+
+def growth(series):
+    """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b fits the series best."""
+    def measure(context):
+        machine, steps = context.machine, 3 if context.quick else 5
+        base = {"data.batch_size": 1, "model.num_layers": 8, "model.hidden_dim": 512, "model.mlp_dim": 2048,
+                "model.num_heads": 8}
+        points = []
+        for changes in GROWTH[series]:
+            values = base | dict(change.split("=") for change in changes)
+            numbers = {key: int(value) for key, value in values.items()}
+            overrides = ["%s=%s" % item for item in values.items()] + ["run.steps=%d" % steps]
+            overrides.append("data.length=%d" % (steps * numbers["data.batch_size"]))
+            step = median(machine.fuserun(VIT, *overrides)["step_s"])
+            flop = vit_flop(numbers["data.batch_size"], width=numbers["model.hidden_dim"],
+                            hidden=numbers["model.mlp_dim"], layers=numbers["model.num_layers"])
+            a = machine.parameters(VIT, *overrides) * ADAM_BYTES / machine.stream()
+            points.append((changes[0], step, a, flop))
+        # b: least squares of the relative errors
+        slope = sum((step - a) * flop / step ** 2 for _, step, a, flop in points)
+        slope /= sum((flop / step) ** 2 for _, step, _, flop in points)
+        errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
+        worst = max(abs(error) for _, _, error in errors)
+        return {"unit": "off the line", "ours": worst, "holds": worst <= 0.10,
+                "lines": ["%s: %.3f s, %+.0f %%" % (name, step, 100 * error) for name, step, error in errors],
+                "note": "largest distance from a + b FLOP (at most 0.10)"}
+    return measure
+
+
+def all_rows():
+    hooks = ("hook-fused", "fused", "hook-loop")
+    rows = [
+        Row("vit_l16_b1", "ViT-L/16, batch 1, fp32, fused", vit_row("fused", 1, "fp32", hooks), 0.80, 0.72),
+        Row("vit_l16_b8", "ViT-L/16, batch 8, fp32, fused", vit_row("fused", 8, "fp32", hooks[:2]), 0.92, 0.86),
+        Row("vit_l16_b1_bf16", "ViT-L/16, batch 1, bf16, fused", vit_row("fused", 1, "bf16", hooks[:2]), 0.80, 0.68),
+        Row("vit_l16_b8_bf16", "ViT-L/16, batch 8, bf16, fused", vit_row("fused", 8, "bf16", hooks[:2])),
+        Row("adam_304m_fused", "foreach Adam alone, 304 M, against fused=True", adam_alone("fused"), 1.05, 0.95),
+        Row("adam_304m_foreach", "foreach Adam alone, 304 M, against foreach=True", adam_alone("foreach"), 0.20, 0.15),
+        Row("deep_mlp", "784-2048x8-10, batch 32, Adam, fused", deep_mlp, 0.65, 0.50),
+        Row("small_mlp", "64-128-10, batch 32, Adam, an update", small_mlp, 0.25, 0.12),
+        Row("start_up", "digits to the first step, whole process", start_up, 0.05, 0.02),
+        Row("small_tensors", "1000 tensors of 64 in one call, against one", small_tensors, 2.0),
+        Row("no_optimizer", "ViT-L/16, batch 1: what Adam adds to a step", no_optimizer),
+        Row("products", "ViT-L/16, batch 1: products against oneDNN", products),
+        Row("clipping", "ViT-L/16, batch 1, clipped by the global norm", clipping),
+    ]
+    rows += [Row("growth_" + series, "a small ViT, step time against " + series, growth(series)) for series in GROWTH]
+    for mode, peers in (("per_param", ("loop", "fused")), ("foreach", ("foreach",))):
+        for batch in (1, 8):
+            rows.append(Row("vit_l16_b%d_%s" % (batch, mode), "ViT-L/16, batch %d, fp32, %s" % (batch, mode),
+                            vit_row(mode, batch, "fp32", peers)))
+    return rows
