@@ -66,6 +66,38 @@ bool fuse_integer_parse(const char *text, int64_t *value)
     return true;
 }
 
+bool fuse_count_parse(const char *text, int64_t *count, const char **unit)
+{
+    char digits[24];
+    const size_t length = strspn(text, "0123456789");
+    if (length == 0 || length >= sizeof digits)
+        return false;
+    memcpy(digits, text, length);
+    digits[length] = '\0';
+    *unit = text + length + strspn(text + length, " \t");
+    return fuse_integer_parse(digits, count);
+}
+
+bool fuse_size_parse(const char *text, int64_t *bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    const char *unit = NULL;
+    int64_t count = 0;
+    int shift = -1;
+    if (!fuse_count_parse(text, &count, &unit))
+        return false;
+    if (*unit == '\0')
+        shift = 0;
+    for (int i = 0; i < 5; i++) {
+        if (strcmp(unit, units[i]) == 0)
+            shift = 10 * i;
+    }
+    if (shift < 0 || count > INT64_MAX >> shift)
+        return false;
+    *bytes = count << shift;
+    return true;
+}
+
 /* digits / 10^decimals, written as %g would: 0.0015, 1.5e-05. */
 static void write_decimal(bool is_negative, uint64_t number, int decimals, char *to)
 {

@@ -14,6 +14,11 @@ bool fuse_number_is_finite(double value);
 bool fuse_number_parse(const char *text, double *value);
 bool fuse_integer_parse(const char *text, int64_t *value);
 
+/* The digits that a size or span begins with; *unit is what follows them and blanks. */
+bool fuse_count_parse(const char *text, int64_t *count, const char **unit);
+/* Bytes: `4096`, `64KiB`, up to TiB. */
+bool fuse_size_parse(const char *text, int64_t *bytes);
+
 /* The shortest decimal that reads back as the same double, in buffer; returns buffer. */
 const char *fuse_number_format(double value, char buffer[FUSE_NUMBER_CHARS]);
 

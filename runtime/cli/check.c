@@ -1,5 +1,6 @@
 #include "cli/cli.h"
 #include "config/options.h"
+#include "train/fit.h"
 #include "train/outputs.h"
 #include "train/progress.h"
 
@@ -250,6 +251,8 @@ int fuse_command_check(const struct fuse_arguments *arguments)
     if (exit_status != FUSE_EXIT_DONE)
         goto out;
     int status = fuse_outputs_check(experiment, arguments->words[0], true, &outputs, &error);
+    if (status == FUSERUN_OK)
+        status = fuse_fit_check(experiment, true, &error);
     if (status == FUSERUN_OK)
         fuse_diagnostics_print(experiment->diagnostics, stderr);
     if (status == FUSERUN_OK && arguments->wants_json)

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "train/fit.h"
 #include "train/loop.h"
 
 #include <stdio.h>
@@ -13,6 +14,10 @@ int fuse_command_run(const struct fuse_arguments *arguments)
     if (exit_status != FUSE_EXIT_DONE)
         goto out;
     int status = fuse_outputs_check(experiment, arguments->words[0], false, &outputs, &error);
+    if (status == FUSERUN_OK || status == FUSERUN_ERROR_CONFIG) {
+        const int fit = fuse_fit_check(experiment, false, &error); /* what does not fit is told beside a taken folder */
+        status = fit != FUSERUN_OK ? fit : status;
+    }
     fuse_diagnostics_print(experiment->diagnostics, stderr);
     if (status == FUSERUN_ERROR_CONFIG) {
         exit_status = FUSE_EXIT_USAGE;

@@ -2,6 +2,8 @@
  * is: what follows from it stays silent. */
 #include "config/internal.h"
 
+#include "base/number.h"
+
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -274,6 +276,12 @@ static bool is_device(const char *text)
     return strncmp(text, "cuda:", 5) == 0 && text[5] != '\0' && strspn(text + 5, "0123456789") == strlen(text + 5);
 }
 
+static bool is_memory_limit(const char *text)
+{
+    int64_t bytes;
+    return strcmp(text, "auto") == 0 || strcmp(text, "none") == 0 || (fuse_size_parse(text, &bytes) && bytes > 0);
+}
+
 /* What a table cannot say, and what this build cannot do. */
 static void check_value(struct fuse_config *config, const struct fuse_section *section, struct fuse_entry *entry,
                         const struct fuse_value *value, struct fuse_diagnostics *diagnostics)
@@ -282,6 +290,11 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
     if (section->role == FUSE_ROLE_RUN && strcmp(key, "device") == 0 && !is_device(value->texts[0])) {
         fuse_entry_fail(config, diagnostics, section->name, entry,
                         "'" FUSE_SHOWN "' is not one of auto, cpu, cuda, cuda:N", FUSE_SHOW(value->texts[0]));
+        return;
+    }
+    if (section->role == FUSE_ROLE_MEMORY && strcmp(key, "limit") == 0 && !is_memory_limit(value->texts[0])) {
+        fuse_entry_fail(config, diagnostics, section->name, entry,
+                        "'" FUSE_SHOWN "' is not one of auto, none, a size (512MiB, 2GiB)", FUSE_SHOW(value->texts[0]));
         return;
     }
     if (config->resolver->checks_data_files && fuse_role_kind(section->role) == FUSERUN_KIND_DATASET &&

@@ -105,6 +105,7 @@ static const struct fuse_option curve_options[] = {
 static const struct fuse_option stage_options[] = {PLUGIN};
 static const struct fuse_option memory_options[] = {
     CHOICE("recompute", "none|blocks", "none", "activations to compute again in backward"),
+    TEXT("limit", "auto", "auto: what the machine has left, none, or a size: a plan that needs more is refused"),
     BOOL("timeline", "yes", "write memory.html and memory.json"),
     BOOL("snapshot", "no", "write memory.pickle for the PyTorch memory viewer"),
 };

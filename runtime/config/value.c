@@ -189,37 +189,13 @@ static bool parse_number(const struct fuse_option *option, const char *text, str
     return fits_range(option, element->number, text, noun, message);
 }
 
-/* The digits that a size or span begins with; *unit is what follows them and blanks. */
-static bool parse_count(const char *text, int64_t *count, const char **unit)
-{
-    char digits[24];
-    const size_t length = strspn(text, "0123456789");
-    if (length == 0 || length >= sizeof(digits))
-        return false;
-    memcpy(digits, text, length);
-    digits[length] = '\0';
-    *unit = text + length + strspn(text + length, " \t");
-    return fuse_integer_parse(digits, count);
-}
-
 static bool parse_size(const struct fuse_option *option, const char *text, struct element *element,
                        struct fuse_text *message)
 {
-    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-    const char *unit = NULL;
-    int shift = -1;
-    if (parse_count(text, &element->integer, &unit)) {
-        if (*unit == '\0')
-            shift = 0;
-        for (int i = 0; i < 5; i++)
-            if (strcmp(unit, units[i]) == 0)
-                shift = 10 * i;
-    }
-    if (shift < 0 || element->integer > INT64_MAX >> shift) {
+    if (!fuse_size_parse(text, &element->integer)) {
         fuse_text_addf(message, "'" FUSE_SHOWN "' is not a size (4096, 64KiB, 512MiB, 2GiB)", FUSE_SHOW(text));
         return false;
     }
-    element->integer <<= shift;
     element->number = (double)element->integer;
     return fits_range(option, element->number, text, "a size", message);
 }
@@ -228,7 +204,7 @@ static bool parse_span(const struct fuse_option *option, const char *text, struc
                        struct fuse_text *message)
 {
     const char *unit = NULL;
-    const bool has_count = parse_count(text, &element->integer, &unit) && element->integer > 0;
+    const bool has_count = fuse_count_parse(text, &element->integer, &unit) && element->integer > 0;
     element->number = (double)element->integer;
     if (has_count && (*unit == '\0' || strcmp(unit, "step") == 0 || strcmp(unit, "steps") == 0))
         element->text = "step";
