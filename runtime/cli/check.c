@@ -153,25 +153,14 @@ static void add_memory(const struct fuse_experiment *experiment, struct fuse_tex
         const struct fuse_pass *pass = &experiment->passes[i];
         struct fuse_peak own;
         fuse_program_peak(pass->program, experiment->persistent, &own);
-        fuse_text_addf(text, "  %s, batch of %" PRId64 ": %s in %s\n",
-                       pass->purpose == FUSE_PURPOSE_TRAIN ? "training" : "evaluation", pass->batch_size,
-                       fuse_bytes_show(own.bytes, shown), fuse_phase_name(own.phase));
+        fuse_text_addf(text, "  %s, batch of %" PRId64, pass->purpose == FUSE_PURPOSE_TRAIN ? "training" : "evaluation",
+                       pass->batch_size);
+        if (pass->part == FUSE_PART_LAST)
+            fuse_text_addf(text, ", the last of %" PRId64, pass->earlier_count + 1);
+        else if (pass->part != FUSE_PART_ONLY)
+            fuse_text_add(text, pass->part == FUSE_PART_FIRST ? ", the first" : ", the next");
+        fuse_text_addf(text, ": %s in %s\n", fuse_bytes_show(own.bytes, shown), fuse_phase_name(own.phase));
     }
-}
-
-/* What the other way of measuring the norm would peak at; 0 if it cannot be told. */
-static uint64_t peak_with(struct fuse_experiment *experiment, const struct fuse_pass *pass, enum fuse_norm_use norm)
-{
-    struct fuse_program_options options = pass->program->options;
-    struct fuse_program *program = NULL;
-    struct fuse_error ignored = FUSE_ERROR_INIT;
-    struct fuse_peak peak = {0};
-    options.norm = norm;
-    if (fuse_program_compile(pass->graph, experiment->backend, experiment->device, &options, &program, &ignored) ==
-        FUSERUN_OK)
-        fuse_program_peak(program, experiment->persistent, &peak);
-    fuse_program_free(&program);
-    return peak.bytes;
 }
 
 static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *text)
@@ -186,8 +175,7 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
         {FUSE_NORM_KEEP, "keep", "all gradients are alive at the end of backward"},
     };
     const struct fuse_clip *clip = &experiment->dict->clip;
-    const struct fuse_pass *pass = &experiment->passes[0];
-    const enum fuse_norm_use used = pass->program->options.norm;
+    const enum fuse_norm_use used = experiment->norm;
     char shown[FUSE_BYTES_CHARS];
     if (clip->max_value > 0)
         fuse_text_add(text, "  clipping       by value: one pass over each gradient while it is in cache\n");
@@ -199,9 +187,23 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
         if ((used == FUSE_NORM_NONE && !is_used) || !is_possible ||
             (is_used && used == FUSE_NORM_NONE && clip->max_value + clip->max_parameter_norm > 0))
             continue;
+        uint64_t peak_bytes = 0;
+        struct fuse_error error = FUSE_ERROR_INIT;
+        if (fuse_passes_weigh(experiment, ways[i].use, &peak_bytes, &error) != FUSERUN_OK)
+            continue; /* this device cannot */
         fuse_text_addf(text, "  %s %s: peak %s, %s\n", is_used ? "clipping      " : "               instead",
-                       ways[i].name, fuse_bytes_show(peak_with(experiment, pass, ways[i].use), shown), ways[i].cost);
+                       ways[i].name, fuse_bytes_show(peak_bytes, shown), ways[i].cost);
     }
+}
+
+static void add_accumulation(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    char shown[FUSE_BYTES_CHARS];
+    if (experiment->hold == NULL)
+        fuse_text_add(text, "  accumulation   one micro-batch an update: nothing\n");
+    else
+        fuse_text_addf(text, "  accumulation   %s of gradients are kept from micro-batch to micro-batch\n",
+                       fuse_bytes_show(experiment->hold->bytes, shown));
 }
 
 static void add_costs(struct fuse_experiment *experiment, struct fuse_text *text)
@@ -211,7 +213,7 @@ static void add_costs(struct fuse_experiment *experiment, struct fuse_text *text
     fuse_text_addf(text, "costs in mode %s\n", mode);
     if (experiment->pass_count > 0 && experiment->passes[0].purpose == FUSE_PURPOSE_TRAIN)
         add_clipping(experiment, text);
-    fuse_text_add(text, "  accumulation   one micro-batch an update: nothing\n");
+    add_accumulation(experiment, text);
     if (dict->clip.skips_nonfinite)
         fuse_text_addf(text, "  nonfinite      skip: %s\n",
                        dict->mode == FUSE_MODE_FUSED
@@ -233,8 +235,14 @@ static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, 
     add_source(text, "data        ", &experiment->train);
     if (experiment->has_evaluation)
         add_source(text, "eval        ", &experiment->evaluation);
-    fuse_text_addf(text, "updates     %" PRId64 ", %" PRId64 " an epoch\n", experiment->total_updates,
+    fuse_text_addf(text, "updates     %" PRId64 ", %" PRId64 " an epoch", experiment->total_updates,
                    experiment->updates_per_epoch);
+    if (experiment->accumulate > 1)
+        fuse_text_addf(text, ", of %" PRId64 " micro-batches", experiment->accumulate);
+    const int64_t batches = fuse_source_batch_count(&experiment->train);
+    if (batches % experiment->accumulate != 0)
+        fuse_text_addf(text, ", an epoch's last of %" PRId64, batches % experiment->accumulate);
+    fuse_text_add(text, "\n");
     FUSE_TRY(add_schedule(experiment, text, error));
     add_memory(experiment, text);
     add_costs(experiment, text);

@@ -19,13 +19,14 @@ static bool are_all_for_panels(const struct fuse_parameter *parameter)
     return true;
 }
 
-/* A gradient that need not exist: one product makes it, nothing reads the weight afterwards, every callback takes
+/* A gradient that need not exist: one product makes it all, nothing reads the weight afterwards, every callback takes
  * pieces, and a norm, if one is wanted, is known by then (norm: index of its instruction; UINT32_MAX: none is). */
 static bool may_panel(const struct fuse_builder *builder, uint32_t p, const struct use *use, uint32_t norm)
 {
     const struct fuse_program *program = builder->program;
     return program->options.gradients == FUSE_GRADIENTS_RELEASE && use->contribution_count == 1 &&
            program->instructions[use->last_contribution].op.kind == FUSERUN_OP_LINEAR_DW &&
+           (program->instructions[use->last_contribution].op.flags & FUSERUN_OP_ACCUMULATE) == 0 &&
            (use->last_read == UINT32_MAX || use->last_read < use->last_contribution) &&
            (norm == UINT32_MAX || norm < use->last_contribution) && are_all_for_panels(&builder->graph->parameters[p]);
 }
@@ -161,7 +162,15 @@ static int add_norm(struct fuse_builder *builder, uint32_t *norm)
     return fuse_builder_add_instruction(builder, &run);
 }
 
-/* The first of two backward passes: measures every gradient and leaves nothing but the norm. */
+/* Is this gradient held, and so complete after the first backward pass? */
+static bool is_held(const struct fuse_builder *builder, uint32_t parameter)
+{
+    const uint32_t buffer = parameter == UINT32_MAX ? FUSE_NO_BUFFER : builder->parameter_gradients[parameter];
+    return buffer != FUSE_NO_BUFFER && builder->program->buffers[buffer].is_fixed;
+}
+
+/* The first of two backward passes: measures every gradient and leaves nothing but the norm, and the gradients that
+ * hold earlier micro-batches: the second pass makes what is missing. */
 static int measure_first(struct fuse_builder *builder, uint32_t *norm)
 {
     struct fuse_program *program = builder->program;
@@ -172,11 +181,15 @@ static int measure_first(struct fuse_builder *builder, uint32_t *norm)
     FUSE_TRY(add_norm(builder, norm));
     builder->measures = builder->keeps_loss_gradient = false;
     for (uint32_t i = begin; i < program->instruction_count; i++)
-        program->instructions[i].parameter = UINT32_MAX; /* nothing of this pass is applied */
+        if (!is_held(builder, program->instructions[i].parameter))
+            program->instructions[i].parameter = UINT32_MAX; /* nothing of this pass is applied */
     forget(builder->gradients, builder->graph->tensor_count);
     forget(builder->again, builder->graph->tensor_count);
-    forget(builder->parameter_gradients, builder->graph->parameter_count);
+    for (uint32_t p = 0; p < builder->graph->parameter_count; p++)
+        if (!is_held(builder, p))
+            builder->parameter_gradients[p] = FUSE_NO_BUFFER;
     builder->gradients[output] = loss_gradient;
+    fuse_builder_mark_gradients(builder);
     return FUSERUN_OK;
 }
 
@@ -222,6 +235,8 @@ int fuse_builder_add_backward(struct fuse_builder *builder)
         goto out;
     }
     FUSE_TRY_OUT(derive_with_norm(builder, &norm));
+    if (builder->program->options.part == FUSE_PART_FIRST || builder->program->options.part == FUSE_PART_MORE)
+        goto out; /* nobody takes the gradients yet */
     find_uses(builder, uses, norm);
     FUSE_TRY_OUT(place_callbacks(builder, uses, norm));
     if (builder->program->options.gradients != FUSE_GRADIENTS_RELEASE)

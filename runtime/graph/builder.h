@@ -60,7 +60,7 @@ int fuse_builder_add_forward(struct fuse_builder *builder);
 int fuse_builder_value(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer);
 
 /* derive.c: the backward instructions of one node. */
-int fuse_builder_mark_gradients(struct fuse_builder *builder);
+void fuse_builder_mark_gradients(struct fuse_builder *builder);
 int fuse_builder_derive(struct fuse_builder *builder, uint32_t node);
 int fuse_builder_form_deferred(struct fuse_builder *builder, const struct fuse_deferred *deferred);
 /* Sums of squares of the gradients that are whole, into norm_buffers. */

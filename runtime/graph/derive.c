@@ -4,6 +4,8 @@
  * bias's gradient, then dW, whose panels may go straight into the update. */
 #include "graph/builder.h"
 
+#include <string.h>
+
 static const struct fuse_tensor *tensor_of(const struct fuse_builder *builder, uint32_t index)
 {
     return builder->graph->tensors[index];
@@ -19,17 +21,20 @@ static bool wants_gradient(const struct fuse_builder *builder, uint32_t tensor)
     return tensor != UINT32_MAX && builder->needs_gradient[storage_of(builder, tensor)];
 }
 
-/* Marks every tensor that a wanted gradient flows through. A parameter's gradient is wanted if somebody takes it. */
-int fuse_builder_mark_gradients(struct fuse_builder *builder)
+/* Marks every tensor that a wanted gradient flows through. A parameter's gradient is wanted if somebody takes it, and
+ * as long as it is not there. */
+void fuse_builder_mark_gradients(struct fuse_builder *builder)
 {
     const struct fuse_graph *graph = builder->graph;
     const enum fuse_gradient_use use = builder->program->options.gradients;
+    memset(builder->needs_gradient, 0, graph->tensor_count * sizeof *builder->needs_gradient);
     if (use == FUSE_GRADIENTS_NONE)
-        return FUSERUN_OK;
+        return;
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         const struct fuse_parameter *parameter = &graph->parameters[i];
-        builder->needs_gradient[parameter->tensor] =
-            !parameter->is_frozen && (use != FUSE_GRADIENTS_RELEASE || parameter->callback_count > 0);
+        builder->needs_gradient[parameter->tensor] = !parameter->is_frozen &&
+                                                     (use != FUSE_GRADIENTS_RELEASE || parameter->callback_count > 0) &&
+                                                     builder->parameter_gradients[i] == FUSE_NO_BUFFER;
     }
     for (uint32_t i = 0; i < graph->node_count; i++) {
         const struct fuse_node *node = &graph->nodes[i];
@@ -37,7 +42,6 @@ int fuse_builder_mark_gradients(struct fuse_builder *builder)
             if (wants_gradient(builder, node->inputs[j]))
                 builder->needs_gradient[storage_of(builder, node->output)] = true;
     }
-    return FUSERUN_OK;
 }
 
 /* The buffer for one more contribution to an activation's gradient; *adds tells whether there was one before. */
@@ -54,14 +58,29 @@ static int gradient_target(struct fuse_builder *builder, uint32_t tensor, uint32
     return FUSERUN_OK;
 }
 
-/* The same for a parameter. */
+/* Gives a buffer its place among what is held. */
+static void hold_buffer(struct fuse_builder *builder, uint32_t buffer, struct fuse_held *held)
+{
+    const struct fuse_program_options *options = &builder->program->options;
+    struct fuse_buffer *kept = &builder->program->buffers[buffer];
+    kept->is_fixed = true;
+    kept->comes_in = options->part != FUSE_PART_FIRST;
+    kept->stays = options->part != FUSE_PART_LAST;
+    kept->offset = fuse_hold_place(options->hold, held, kept->bytes);
+}
+
+/* The same for a parameter: an earlier micro-batch's contribution counts too. */
 static int parameter_target(struct fuse_builder *builder, uint32_t parameter, uint32_t *buffer, bool *adds)
 {
+    const struct fuse_program_options *options = &builder->program->options;
     uint32_t *slot = &builder->parameter_gradients[parameter];
     *adds = *slot != FUSE_NO_BUFFER;
     if (!*adds) {
         const uint64_t bytes = (uint64_t)builder->graph->parameters[parameter].element_count * sizeof(float);
         FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_GRADIENT, parameter, bytes, slot));
+        if (options->hold != NULL)
+            hold_buffer(builder, *slot, &options->hold->gradients[parameter]);
+        *adds = builder->program->buffers[*slot].comes_in;
     }
     *buffer = *slot;
     return FUSERUN_OK;
@@ -193,10 +212,12 @@ static int derive_linear(struct fuse_builder *builder, uint32_t index, uint32_t 
     }
     if (!wants_gradient(builder, weight))
         return FUSERUN_OK;
-    /* a tied weight's norm is not the sum of its uses' norms: its gradient is gathered whole in any case */
+    /* a tied weight's norm is not the sum of its uses' norms, nor that of several micro-batches the sum of theirs: such
+     * a gradient is gathered whole in any case */
     const bool is_alone = builder->use_counts[tensor_of(builder, weight)->parameter] == 1;
     const struct fuse_deferred here = {index, dy};
-    if (builder->measures && is_alone) {
+    const bool is_held = builder->program->options.hold != NULL;
+    if (builder->measures && is_alone && !is_held) {
         FUSE_TRY(measure_product(builder, &here));
         if (builder->defers)
             builder->deferred[builder->deferred_count++] = here;

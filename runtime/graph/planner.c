@@ -13,6 +13,7 @@ struct piece {
     uint32_t first, last;
     uint64_t bytes; /* aligned */
     uint64_t offset;
+    bool is_fixed; /* at its offset, whatever the others do; such pieces stand first */
 };
 
 static int by_size(const void *left, const void *right)
@@ -61,8 +62,8 @@ static uint64_t place(struct piece *pieces, size_t count, struct piece **placed)
     uint64_t extent = 0;
     for (size_t i = 0; i < count; i++) {
         struct piece *piece = &pieces[i];
-        uint64_t offset = 0;
-        for (size_t j = 0; j < i; j++) {
+        uint64_t offset = piece->is_fixed ? piece->offset : 0;
+        for (size_t j = 0; j < i && !piece->is_fixed; j++) {
             const struct piece *other = placed[j];
             if (!live_together(piece, other) || other->offset + other->bytes <= offset)
                 continue;
@@ -105,8 +106,8 @@ static void keep(struct fuse_buffer *buffers, const struct piece *pieces, size_t
 
 /* When no simple order reaches the bound: moves a piece that reaches the top to the front of the order, where it finds
  * a lower place, as long as that helps. */
-static uint64_t improve(struct piece *pieces, size_t count, struct piece **placed, struct fuse_buffer *buffers,
-                        uint64_t best, uint64_t bound)
+static uint64_t improve(struct piece *pieces, size_t count, size_t fixed_count, struct piece **placed,
+                        struct fuse_buffer *buffers, uint64_t best, uint64_t bound)
 {
     /* Each round costs up to count^2 steps: for very many buffers it is not worth minutes. */
     enum { ROUNDS = 64 };
@@ -117,11 +118,11 @@ static uint64_t improve(struct piece *pieces, size_t count, struct piece **place
         for (size_t i = 1; i < count; i++)
             if (pieces[i].offset + pieces[i].bytes > pieces[top].offset + pieces[top].bytes)
                 top = i;
-        if (top == 0)
+        if (top <= fixed_count)
             break;
         const struct piece moved = pieces[top];
-        memmove(&pieces[1], &pieces[0], top * sizeof *pieces);
-        pieces[0] = moved;
+        memmove(&pieces[fixed_count + 1], &pieces[fixed_count], (top - fixed_count) * sizeof *pieces);
+        pieces[fixed_count] = moved;
         const uint64_t extent = place(pieces, count, placed);
         if (extent < best) {
             best = extent;
@@ -131,33 +132,42 @@ static uint64_t improve(struct piece *pieces, size_t count, struct piece **place
     return best;
 }
 
+static size_t add_pieces(const struct fuse_buffer *buffers, size_t count, bool is_fixed, struct piece *pieces)
+{
+    size_t added = 0;
+    for (size_t i = 0; i < count; i++) {
+        const struct fuse_buffer *buffer = &buffers[i];
+        if (buffer->is_fixed == is_fixed && !buffer->is_parameter && buffer->bytes > 0 && buffer->first <= buffer->last)
+            pieces[added++] = (struct piece){(uint32_t)i,    buffer->first, buffer->last, fuse_aligned(buffer->bytes),
+                                             buffer->offset, is_fixed};
+    }
+    return added;
+}
+
 int fuse_plan_offsets(struct fuse_buffer *buffers, size_t count, uint64_t *extent_bytes, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
     *extent_bytes = 0;
-    size_t piece_count = 0;
     struct piece *pieces = malloc((count + 1) * sizeof *pieces);
     struct piece **placed = malloc((count + 1) * sizeof *placed);
     if (pieces == NULL || placed == NULL) {
         status = fuse_fail_memory(error, "the memory plan", (count + 1) * sizeof *pieces);
         goto out;
     }
-    for (size_t i = 0; i < count; i++)
-        if (!buffers[i].is_parameter && buffers[i].bytes > 0 && buffers[i].first <= buffers[i].last)
-            pieces[piece_count++] =
-                (struct piece){(uint32_t)i, buffers[i].first, buffers[i].last, fuse_aligned(buffers[i].bytes), 0};
+    const size_t fixed_count = add_pieces(buffers, count, true, pieces);
+    const size_t piece_count = fixed_count + add_pieces(buffers, count, false, pieces + fixed_count);
     const uint64_t bound = lower_bound(pieces, piece_count);
     static int (*const orders[])(const void *, const void *) = {by_size, by_area, by_length, by_start};
     uint64_t best = UINT64_MAX;
     for (size_t i = 0; i < sizeof orders / sizeof orders[0] && best > bound; i++) {
-        qsort(pieces, piece_count, sizeof *pieces, orders[i]);
+        qsort(pieces + fixed_count, piece_count - fixed_count, sizeof *pieces, orders[i]);
         const uint64_t extent = place(pieces, piece_count, placed);
         if (extent < best) {
             best = extent;
             keep(buffers, pieces, piece_count);
         }
         if (best > bound)
-            best = improve(pieces, piece_count, placed, buffers, best, bound);
+            best = improve(pieces, piece_count, fixed_count, placed, buffers, best, bound);
     }
     *extent_bytes = piece_count == 0 ? 0 : best;
 out:

@@ -233,6 +233,12 @@ static void find_lives(struct fuse_builder *builder)
                     (instruction->parameter == UINT32_MAX || instruction->parameter == p))
                     use_buffer(program, builder->parameter_gradients[p], i);
     }
+    for (uint32_t i = 0; i < program->buffer_count; i++) {
+        if (program->buffers[i].comes_in)
+            use_buffer(program, i, 0);
+        if (program->buffers[i].stays)
+            use_buffer(program, i, program->instruction_count - 1);
+    }
     /* Read when everything is done. */
     use_buffer(program, program->statistics_buffer, program->instruction_count - 1);
 }
@@ -316,7 +322,7 @@ static int publish_lives(struct fuse_builder *builder)
 static int build(struct fuse_builder *builder)
 {
     struct fuse_program *program = builder->program;
-    FUSE_TRY(fuse_builder_mark_gradients(builder));
+    fuse_builder_mark_gradients(builder);
     FUSE_TRY(add_parameters(builder));
     FUSE_TRY(add_load(builder));
     FUSE_TRY(fuse_builder_add_forward(builder));

@@ -1,9 +1,11 @@
 /* A program: everything that happens for one batch, as a list of operations on planned buffers. Made once for each
- * batch size and purpose before the first step; running it allocates nothing. */
+ * batch size and purpose, and place in an update of several micro-batches, before the first step; running it allocates
+ * nothing. */
 #ifndef FUSE_GRAPH_PROGRAM_H
 #define FUSE_GRAPH_PROGRAM_H
 
 #include "graph/graph.h"
+#include "graph/hold.h"
 #include "memory/ledger.h"
 
 enum fuse_loss_kind { FUSE_LOSS_CROSS_ENTROPY = 1, FUSE_LOSS_MSE = 2, FUSE_LOSS_SUM = 3 };
@@ -36,9 +38,11 @@ struct fuse_program_options {
     enum fuse_loss_kind loss;
     double label_smoothing;
     enum fuse_gradient_use gradients;
-    bool recomputes_blocks; /* keep only what enters the model's blocks */
-    uint64_t seed;          /* of dropout */
-    enum fuse_norm_use norm;
+    bool recomputes_blocks;  /* keep only what enters the model's blocks */
+    uint64_t seed;           /* of dropout */
+    enum fuse_norm_use norm; /* none where `part` is not the end of an update */
+    enum fuse_part part;
+    struct fuse_hold *hold; /* shared by the programs of an update; NULL for FUSE_PART_ONLY; used while compiling */
     fuse_after_backward *after_backward;
     fuse_on_norm *on_norm;
     void *user;
@@ -76,6 +80,9 @@ struct fuse_instruction {
 struct fuse_buffer {
     enum fuse_category category;
     bool is_parameter;
+    bool is_fixed;      /* its offset is given: it is held from one micro-batch to the next */
+    bool comes_in;      /* holds something when the program begins */
+    bool stays;         /* and must when it ends */
     uint32_t parameter; /* for parameters and gradients */
     uint64_t bytes;
     uint64_t offset; /* in the arena */
@@ -142,7 +149,7 @@ int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t 
                                    struct fuse_error *error);
 
 /* planner.c: offsets for buffers with lives, none overlapping another that lives at the same time; 64-byte aligned.
- * Returns the extent. */
+ * Those that are fixed stay where they are. Returns the extent. */
 int fuse_plan_offsets(struct fuse_buffer *buffers, size_t count, uint64_t *extent_bytes, struct fuse_error *error);
 
 #endif

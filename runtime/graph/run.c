@@ -123,6 +123,17 @@ static void tell_ledger(const struct fuse_program *program, const struct fuse_in
             fuse_ledger_touch(ledger, program->gradient_buffers[p], time);
 }
 
+/* What an earlier micro-batch left is alive from the beginning, what a later one needs until the end. */
+static void tell_held(const struct fuse_program *program, struct fuse_ledger *ledger)
+{
+    for (uint32_t b = 0; b < program->buffer_count; b++) {
+        if (program->buffers[b].comes_in)
+            fuse_ledger_touch(ledger, b, 0);
+        if (program->buffers[b].stays)
+            fuse_ledger_touch(ledger, b, program->instruction_count - 1);
+    }
+}
+
 /* Brings the sums of squares together and hands them over. */
 static int run_norm(struct fuse_program *program, struct fuse_error *error)
 {
@@ -164,8 +175,10 @@ int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, 
                      double statistics[2], struct fuse_error *error)
 {
     const double scalars[] = {scale};
-    if (ledger != NULL)
+    if (ledger != NULL) {
         fuse_ledger_begin(ledger, program->ledger_pass);
+        tell_held(program, ledger);
+    }
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];
         FUSE_TRY(run_instruction(program, instruction, scalars, draw, error));

@@ -17,11 +17,12 @@ static int check_labels(const struct fuse_experiment *experiment, enum fuse_purp
     return FUSERUN_OK;
 }
 
-int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose, struct fuse_feed *feed, double scale,
-                   double statistics[2], struct fuse_error *error)
+int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose, enum fuse_part part,
+                   int64_t earlier_count, struct fuse_feed *feed, double scale, double statistics[2],
+                   struct fuse_error *error)
 {
     const int64_t count = fuse_feed_next_size(feed);
-    struct fuse_program *program = fuse_experiment_program(experiment, purpose, count);
+    struct fuse_program *program = fuse_experiment_program(experiment, purpose, part, earlier_count, count);
     void *targets = fuse_program_targets(program);
     const int64_t *indices = NULL;
     const uint64_t draw = feed->ordinal; /* before the read moves it on */
@@ -50,7 +51,7 @@ int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error)
     for (int64_t count = fuse_feed_next_size(feed); count > 0; count = fuse_feed_next_size(feed)) {
         if (fuse_signals_asked())
             return fuse_fail(error, FUSERUN_ERROR_INTERRUPTED, NULL, "stopped during an evaluation");
-        FUSE_TRY(fuse_run_batch(experiment, FUSE_PURPOSE_EVALUATE, feed, 1.0, statistics, error));
+        FUSE_TRY(fuse_run_batch(experiment, FUSE_PURPOSE_EVALUATE, FUSE_PART_ONLY, 0, feed, 1.0, statistics, error));
         samples += count;
     }
     const bool has_accuracy = experiment->loss == FUSE_LOSS_CROSS_ENTROPY;

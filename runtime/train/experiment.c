@@ -160,7 +160,8 @@ static void count_updates(struct fuse_experiment *experiment)
 {
     const struct fuse_options *run = fuse_config_options(experiment->config, "run");
     const struct fuse_options *evaluation = fuse_config_options(experiment->config, "eval");
-    experiment->updates_per_epoch = fuse_source_batch_count(&experiment->train);
+    experiment->accumulate = fuse_option_integer(fuse_config_options(experiment->config, "optimizer"), "accumulate");
+    experiment->updates_per_epoch = (fuse_source_batch_count(&experiment->train) - 1) / experiment->accumulate + 1;
     experiment->total_updates = fuse_option_is_set(run, "steps")
                                     ? fuse_option_integer(run, "steps")
                                     : fuse_option_integer(run, "epochs") * experiment->updates_per_epoch;
@@ -536,7 +537,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
         return;
     for (uint32_t i = 0; i < old->pass_count; i++) {
         fuse_program_free(&old->passes[i].program);
-        if (old->passes[i].graph != old->graph)
+        if (old->passes[i].owns_graph)
             fuse_graph_free(&old->passes[i].graph);
     }
     fuse_timeline_free(&old->timeline);
@@ -548,6 +549,8 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_dict_free(&old->dict);
     fuse_clock_free(&old->clock);
     fuse_weights_file_close(&old->weights);
+    fuse_hold_free(&old->hold);
+    fuse_graph_free(&old->short_graph);
     fuse_graph_free(&old->graph);
     fuse_source_close(&old->train);
     fuse_source_close(&old->evaluation);

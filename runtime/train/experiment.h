@@ -19,11 +19,16 @@ enum fuse_purpose { FUSE_PURPOSE_TRAIN = 1, FUSE_PURPOSE_EVALUATE = 2 };
 /* One program of the run. */
 struct fuse_pass {
     enum fuse_purpose purpose;
+    enum fuse_part part;   /* of an update */
+    int64_t earlier_count; /* micro-batches of the update before this one, where it is the last of several */
     int64_t batch_size;
     struct fuse_graph *graph;
+    bool owns_graph; /* else it is one of the experiment's */
     struct fuse_program *program;
 };
-#define FUSE_MAX_PASSES 4 /* full and last batch, of training and of evaluation */
+/* Training: an update's first micro-batch, the next ones, the last one, and that of an epoch's last update; evaluation:
+ * a full batch and the last one. */
+#define FUSE_MAX_PASSES 6
 
 struct fuse_experiment {
     struct fuse_diagnostics *diagnostics;
@@ -36,11 +41,13 @@ struct fuse_experiment {
     struct fuse_source train;
     struct fuse_source evaluation;
     bool has_evaluation;
+    int64_t accumulate; /* micro-batches in an update */
     int64_t updates_per_epoch;
     int64_t total_updates;
     int64_t evaluate_every; /* in updates; 0: never but at the end */
 
     struct fuse_graph *graph;          /* of a full training batch: what names the parameters */
+    struct fuse_graph *short_graph;    /* of an epoch's last batch, where that is shorter and trained on */
     int64_t output_elements;           /* of one sample */
     struct fuse_weights_file *weights; /* model.weights; NULL: none */
     struct fuse_clock *clock;
@@ -49,6 +56,8 @@ struct fuse_experiment {
     struct fuse_dict *dict;
     struct fuse_pass passes[FUSE_MAX_PASSES];
     uint32_t pass_count;
+    enum fuse_norm_use norm; /* of the training passes */
+    struct fuse_hold *hold;  /* what their micro-batches leave for each other; NULL: nothing */
     uint64_t persistent[FUSE_CATEGORY_COUNT];
     struct fuse_peak predicted;
     uint64_t resident_base_bytes; /* of the process, before the model */
@@ -73,9 +82,10 @@ void fuse_experiment_free(struct fuse_experiment **experiment);
 int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_error *error);
 extern const struct fuse_place fuse_experiment_allocate_place;
 
-/* The program for a batch of that size; NULL if the run has none. */
+/* The program for a batch of that size, at that place in an update (evaluation: FUSE_PART_ONLY, 0); NULL if the run has
+ * none. */
 struct fuse_program *fuse_experiment_program(const struct fuse_experiment *experiment, enum fuse_purpose purpose,
-                                             int64_t batch_size);
+                                             enum fuse_part part, int64_t earlier_count, int64_t batch_size);
 
 /* By which a loss's sum becomes what is optimised and logged: 1 / samples, 1 / elements, or 1. */
 double fuse_experiment_scale(const struct fuse_experiment *experiment, int64_t samples);
@@ -84,6 +94,9 @@ int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experimen
 
 /* passes.c: graphs and programs for every batch size that the run will execute, and the peak they will have. */
 int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error);
+/* The peak that training would have if the norm were had in that way. */
+int fuse_passes_weigh(struct fuse_experiment *experiment, enum fuse_norm_use norm, uint64_t *peak_bytes,
+                      struct fuse_error *error);
 /* The same parameters for a graph of another batch size, with freeze marks. */
 int fuse_experiment_build_graph(struct fuse_experiment *experiment, int64_t batch_size, struct fuse_graph **graph,
                                 struct fuse_error *error);

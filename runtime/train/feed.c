@@ -79,6 +79,16 @@ void fuse_feed_begin_epoch(struct fuse_feed *feed, int64_t epoch)
     }
 }
 
+int64_t fuse_feed_update(const struct fuse_feed *feed, int64_t most, int64_t *samples)
+{
+    const struct fuse_source *source = feed->source;
+    const int64_t full = fuse_source_full_batch(source), left = source->info.sample_count - feed->next;
+    const int64_t whole = left / full, batches = whole + (!source->drops_last && left % full > 0 ? 1 : 0);
+    const int64_t count = batches < most ? batches : most;
+    *samples = count > whole ? left : count * full;
+    return count;
+}
+
 int64_t fuse_feed_next_size(const struct fuse_feed *feed)
 {
     const int64_t left = feed->source->info.sample_count - feed->next;

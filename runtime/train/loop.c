@@ -77,9 +77,15 @@ static int run_update(struct fuse_run_state *state, int64_t *samples, struct fus
     FUSE_TRY(fuse_clock_apply(clock, experiment->dict, error));
     fuse_dict_begin(experiment->dict);
     double statistics[2] = {0, 0};
-    *samples = fuse_feed_next_size(feed);
+    const int64_t count = fuse_feed_update(feed, experiment->accumulate, samples);
     const double scale = fuse_experiment_scale(experiment, *samples);
-    FUSE_TRY(fuse_run_batch(experiment, FUSE_PURPOSE_TRAIN, feed, scale, statistics, error));
+    for (int64_t i = 0; i < count; i++) {
+        const enum fuse_part part = count == 1      ? FUSE_PART_ONLY
+                                    : i == 0        ? FUSE_PART_FIRST
+                                    : i + 1 < count ? FUSE_PART_MORE
+                                                    : FUSE_PART_LAST;
+        FUSE_TRY(fuse_run_batch(experiment, FUSE_PURPOSE_TRAIN, part, i, feed, scale, statistics, error));
+    }
     FUSE_TRY(fuse_dict_end(experiment->dict, error));
     state->last_loss = statistics[0] * scale;
     state->is_skipped = experiment->dict->clip.skips_nonfinite && experiment->dict->nonfinite_parameter != UINT32_MAX;

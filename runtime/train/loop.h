@@ -27,9 +27,11 @@ struct fuse_run_state {
     int64_t training_ns; /* in updates, without evaluations */
 };
 
-/* One batch from a feed into its program's memory, its labels checked, and run. Adds to statistics. [no-alloc] */
-int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose, struct fuse_feed *feed, double scale,
-                   double statistics[2], struct fuse_error *error);
+/* One batch from a feed into its program's memory, its labels checked, and run. earlier_count: the update's
+ * micro-batches before it. Adds to statistics. [no-alloc] */
+int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose, enum fuse_part part,
+                   int64_t earlier_count, struct fuse_feed *feed, double scale, double statistics[2],
+                   struct fuse_error *error);
 
 /* evaluate.c: once over the evaluation data, in its order; logs and shows the result. */
 int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error);

@@ -7,62 +7,163 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Compiles the pass's program; where there are several ways to measure a norm, with the one that peaks lowest. */
-static int compile(struct fuse_experiment *experiment, struct fuse_pass *pass, struct fuse_program_options *options,
-                   struct fuse_error *error)
+/* The programs of updates under one way of measuring a norm. */
+struct training {
+    enum fuse_norm_use norm;
+    struct fuse_hold *hold; /* NULL: every update has one micro-batch */
+    struct fuse_pass passes[FUSE_MAX_PASSES];
+    uint32_t pass_count;
+    uint64_t peak_bytes;
+};
+
+static void free_training(struct training *training)
 {
-    enum fuse_norm_use uses[2] = {FUSE_NORM_NONE, FUSE_NORM_NONE};
-    const size_t count = pass->purpose == FUSE_PURPOSE_TRAIN ? fuse_clip_norm_uses(experiment->dict, uses) : 0;
-    for (size_t i = 0; i < (count > 0 ? count : 1); i++) {
-        struct fuse_program *program = NULL;
-        options->norm = uses[i];
-        FUSE_TRY(fuse_program_compile(pass->graph, experiment->backend, experiment->device, options, &program, error));
-        struct fuse_peak peak, other;
-        fuse_program_peak(program, experiment->persistent, &peak);
-        if (pass->program != NULL) {
-            fuse_program_peak(pass->program, experiment->persistent, &other);
-            struct fuse_program **worse = peak.bytes < other.bytes ? &pass->program : &program;
-            fuse_program_free(worse);
-        }
-        if (program != NULL)
-            pass->program = program;
-    }
-    return FUSERUN_OK;
+    for (uint32_t i = 0; i < training->pass_count; i++)
+        fuse_program_free(&training->passes[i].program);
+    fuse_hold_free(&training->hold);
+    *training = (struct training){0};
 }
 
-static int add_pass(struct fuse_experiment *experiment, enum fuse_purpose purpose, int64_t batch_size,
-                    struct fuse_error *error)
+/* A graph of another batch size than experiment->graph. */
+static int build_graph(struct fuse_experiment *experiment, int64_t batch_size, struct fuse_graph **graph,
+                       struct fuse_error *error)
 {
-    if (batch_size == 0 || fuse_experiment_program(experiment, purpose, batch_size) != NULL)
-        return FUSERUN_OK;
-    const bool is_training = purpose == FUSE_PURPOSE_TRAIN;
-    struct fuse_pass *pass = &experiment->passes[experiment->pass_count++];
-    *pass = (struct fuse_pass){.purpose = purpose, .batch_size = batch_size};
-    if (is_training && batch_size == experiment->graph->tensors[0]->shape[0])
-        pass->graph = experiment->graph;
-    else
-        FUSE_TRY(fuse_experiment_build_graph(experiment, batch_size, &pass->graph, error));
-    if (pass->graph->parameter_count != experiment->graph->parameter_count)
+    FUSE_TRY(fuse_experiment_build_graph(experiment, batch_size, graph, error));
+    if ((*graph)->parameter_count != experiment->graph->parameter_count)
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
                          "the model declares other parameters for a batch of %lld than for one of %lld",
                          (long long)batch_size, (long long)experiment->graph->tensors[0]->shape[0]);
-    if (is_training)
-        FUSE_TRY(fuse_dict_attach(experiment->dict, pass->graph, error));
+    return FUSERUN_OK;
+}
+
+static int compile(struct fuse_experiment *experiment, struct fuse_pass *pass, struct fuse_hold *hold,
+                   enum fuse_norm_use norm, struct fuse_error *error)
+{
+    const bool is_training = pass->purpose == FUSE_PURPOSE_TRAIN;
     const struct fuse_options *memory = fuse_config_options(experiment->config, "memory");
-    struct fuse_program_options options = {
+    const struct fuse_program_options options = {
         .loss = experiment->loss,
         .label_smoothing = experiment->label_smoothing,
         .gradients = is_training ? fuse_dict_gradient_use(experiment->dict) : FUSE_GRADIENTS_NONE,
         .recomputes_blocks = strcmp(fuse_option_text(memory, "recompute"), "blocks") == 0,
         .seed = experiment->seed,
+        .norm = norm,
+        .part = pass->part,
+        .hold = hold,
         .after_backward = is_training ? fuse_dict_after_backward : NULL,
         .on_norm = fuse_clip_on_norm,
         .user = experiment->dict,
     };
-    FUSE_TRY(compile(experiment, pass, &options, error));
-    if (pass->program->arena_bytes > experiment->arena_bytes)
-        experiment->arena_bytes = pass->program->arena_bytes;
+    return fuse_program_compile(pass->graph, experiment->backend, experiment->device, &options, &pass->program, error);
+}
+
+/* earlier_count: of micro-batches before an update's last one. */
+static int add_training_pass(struct fuse_experiment *experiment, struct training *training, enum fuse_part part,
+                             int64_t earlier_count, int64_t batch_size, struct fuse_error *error)
+{
+    const bool is_full = batch_size == experiment->graph->tensors[0]->shape[0];
+    const bool is_end = part == FUSE_PART_ONLY || part == FUSE_PART_LAST;
+    if (!is_full && experiment->short_graph == NULL) {
+        FUSE_TRY(build_graph(experiment, batch_size, &experiment->short_graph, error));
+        FUSE_TRY(fuse_dict_attach(experiment->dict, experiment->short_graph, error));
+    }
+    struct fuse_pass *pass = &training->passes[training->pass_count++];
+    *pass = (struct fuse_pass){.purpose = FUSE_PURPOSE_TRAIN,
+                               .part = part,
+                               .earlier_count = earlier_count,
+                               .batch_size = batch_size,
+                               .graph = is_full ? experiment->graph : experiment->short_graph};
+    FUSE_TRY(compile(experiment, pass, part == FUSE_PART_ONLY ? NULL : training->hold,
+                     is_end ? training->norm : FUSE_NORM_NONE, error));
+    struct fuse_peak peak;
+    fuse_program_peak(pass->program, experiment->persistent, &peak);
+    if (peak.bytes > training->peak_bytes)
+        training->peak_bytes = peak.bytes;
     return FUSERUN_OK;
+}
+
+static int add_end(struct fuse_experiment *experiment, struct training *training, int64_t micro_batches,
+                   int64_t batch_size, struct fuse_error *error)
+{
+    return add_training_pass(experiment, training, micro_batches == 1 ? FUSE_PART_ONLY : FUSE_PART_LAST,
+                             micro_batches - 1, batch_size, error);
+}
+
+/* Only what the run will really execute: the end of an epoch that it never finishes has no program. An update's last
+ * micro-batch alone may be a shorter one, and an epoch's last update alone may have fewer of them. */
+static int build_training(struct fuse_experiment *experiment, struct training *training, struct fuse_error *error)
+{
+    const struct fuse_source *train = &experiment->train;
+    const int64_t full = fuse_source_full_batch(train), remainder = fuse_source_last_batch(train);
+    const int64_t updates = experiment->updates_per_epoch, most = experiment->accumulate;
+    const int64_t last_count = fuse_source_batch_count(train) - (updates - 1) * most;
+    const int64_t last_size = remainder > 0 ? remainder : full;
+    /* Skipped updates use up batches of a run of any length. */
+    const bool reaches_end = experiment->total_updates >= updates || experiment->dict->clip.skips_nonfinite;
+    const int64_t greatest = updates > 1 ? most : last_count;
+    if (experiment->total_updates == 0)
+        return FUSERUN_OK;
+    if (greatest > 1) {
+        FUSE_TRY(fuse_hold_new(experiment->graph->parameter_count, &training->hold, error));
+        FUSE_TRY(add_training_pass(experiment, training, FUSE_PART_FIRST, 0, full, error));
+    }
+    if (greatest > 2)
+        FUSE_TRY(add_training_pass(experiment, training, FUSE_PART_MORE, 0, full, error));
+    if (updates > 1)
+        FUSE_TRY(add_end(experiment, training, most, full, error));
+    if (updates > 1 && (!reaches_end || (last_count == most && last_size == full)))
+        return FUSERUN_OK;
+    return add_end(experiment, training, last_count, last_size, error);
+}
+
+int fuse_passes_weigh(struct fuse_experiment *experiment, enum fuse_norm_use norm, uint64_t *peak_bytes,
+                      struct fuse_error *error)
+{
+    struct training training = {.norm = norm};
+    const int status = build_training(experiment, &training, error);
+    *peak_bytes = training.peak_bytes;
+    free_training(&training);
+    return status;
+}
+
+/* Where there are several ways to measure a norm, the one that peaks lowest. */
+static int choose_training(struct fuse_experiment *experiment, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    enum fuse_norm_use norms[2] = {FUSE_NORM_NONE, FUSE_NORM_NONE};
+    struct training best = {0}, tried = {0};
+    const size_t count = fuse_clip_norm_uses(experiment->dict, norms);
+    for (size_t i = 0; i < (count > 0 ? count : 1); i++) {
+        tried.norm = norms[i];
+        FUSE_TRY_OUT(build_training(experiment, &tried, error));
+        if (i > 0 && tried.peak_bytes >= best.peak_bytes) {
+            free_training(&tried);
+            continue;
+        }
+        free_training(&best);
+        best = tried;
+        tried = (struct training){0};
+    }
+    memcpy(experiment->passes, best.passes, sizeof best.passes);
+    experiment->pass_count = best.pass_count;
+    experiment->norm = best.norm;
+    experiment->hold = best.hold;
+    best.hold = NULL;
+    best.pass_count = 0;
+out:
+    free_training(&best);
+    free_training(&tried);
+    return status;
+}
+
+static int add_evaluation_pass(struct fuse_experiment *experiment, int64_t batch_size, struct fuse_error *error)
+{
+    if (batch_size == 0)
+        return FUSERUN_OK;
+    struct fuse_pass *pass = &experiment->passes[experiment->pass_count++];
+    *pass = (struct fuse_pass){.purpose = FUSE_PURPOSE_EVALUATE, .batch_size = batch_size, .owns_graph = true};
+    FUSE_TRY(build_graph(experiment, batch_size, &pass->graph, error));
+    return compile(experiment, pass, NULL, FUSE_NORM_NONE, error);
 }
 
 /* What [optimizer] and run.nonfinite ask to be known of all gradients. */
@@ -83,43 +184,43 @@ static void read_clipping(const struct fuse_experiment *experiment)
                                                            : FUSE_CLIP_AUTO;
 }
 
-/* Only what the run will really execute: the shorter last batch of an epoch that it never finishes has no program. */
 int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error)
 {
-    const struct fuse_source *train = &experiment->train;
-    read_clipping(experiment);
-    if (experiment->total_updates > 0)
-        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_full_batch(train), error));
-    /* Skipped updates use up batches of a run of any length. */
-    if (experiment->total_updates >= experiment->updates_per_epoch || experiment->dict->clip.skips_nonfinite)
-        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_TRAIN, fuse_source_last_batch(train), error));
-    if (experiment->has_evaluation) {
-        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_EVALUATE, fuse_source_full_batch(&experiment->evaluation), error));
-        FUSE_TRY(add_pass(experiment, FUSE_PURPOSE_EVALUATE, fuse_source_last_batch(&experiment->evaluation), error));
-    }
+    const struct fuse_source *train = &experiment->train, *evaluation = &experiment->evaluation;
     const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
+    read_clipping(experiment);
     experiment->persistent[FUSE_CATEGORY_PARAMETER] = experiment->dict->parameter_bytes;
     experiment->persistent[FUSE_CATEGORY_OPTIMIZER_STATE] = experiment->dict->state_bytes;
     experiment->persistent[FUSE_CATEGORY_WORKSPACE] = experiment->dict->scratch_bytes;
     experiment->persistent[FUSE_CATEGORY_DATA] = train->info.cache_bytes + fuse_feed_bytes(train, reads_targets);
     if (experiment->has_evaluation)
         experiment->persistent[FUSE_CATEGORY_DATA] +=
-            experiment->evaluation.info.cache_bytes + fuse_feed_bytes(&experiment->evaluation, reads_targets);
+            evaluation->info.cache_bytes + fuse_feed_bytes(evaluation, reads_targets);
+    FUSE_TRY(fuse_dict_attach(experiment->dict, experiment->graph, error));
+    FUSE_TRY(choose_training(experiment, error));
+    if (experiment->has_evaluation) {
+        FUSE_TRY(add_evaluation_pass(experiment, fuse_source_full_batch(evaluation), error));
+        FUSE_TRY(add_evaluation_pass(experiment, fuse_source_last_batch(evaluation), error));
+    }
     for (uint32_t i = 0; i < experiment->pass_count; i++) {
         struct fuse_peak peak;
         fuse_program_peak(experiment->passes[i].program, experiment->persistent, &peak);
         if (i == 0 || peak.bytes > experiment->predicted.bytes)
             experiment->predicted = peak;
+        if (experiment->passes[i].program->arena_bytes > experiment->arena_bytes)
+            experiment->arena_bytes = experiment->passes[i].program->arena_bytes;
     }
     return FUSERUN_OK;
 }
 
 struct fuse_program *fuse_experiment_program(const struct fuse_experiment *experiment, enum fuse_purpose purpose,
-                                             int64_t batch_size)
+                                             enum fuse_part part, int64_t earlier_count, int64_t batch_size)
 {
     for (uint32_t i = 0; i < experiment->pass_count; i++) {
-        if (experiment->passes[i].purpose == purpose && experiment->passes[i].batch_size == batch_size)
-            return experiment->passes[i].program;
+        const struct fuse_pass *pass = &experiment->passes[i];
+        if (pass->purpose == purpose && pass->part == part && pass->batch_size == batch_size &&
+            (part != FUSE_PART_LAST || pass->earlier_count == earlier_count))
+            return pass->program;
     }
     return NULL;
 }

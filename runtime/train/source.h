@@ -63,6 +63,9 @@ void fuse_feed_free(struct fuse_feed *feed);
 /* Starts epoch number `epoch` (from 0): its order depends on (seed, epoch) alone. [no-alloc] */
 void fuse_feed_begin_epoch(struct fuse_feed *feed, int64_t epoch);
 
+/* The next update's micro-batches, `most` or what the epoch has left, and their samples. */
+int64_t fuse_feed_update(const struct fuse_feed *feed, int64_t most, int64_t *samples);
+
 /* Samples of the next batch of this epoch; 0 at its end. */
 int64_t fuse_feed_next_size(const struct fuse_feed *feed);
 

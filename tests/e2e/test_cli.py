@@ -118,7 +118,7 @@ class Mistakes(Case):
         self.one_mistake("command line: run.device: ", "cuda", overrides=["run.device=cuda"])
         self.one_mistake("command line: optimizer.nesterov: ", "momentum",
                          overrides=["optimizer.plugin=sgd", "optimizer.nesterov=yes"])
-        self.one_mistake("command line: optimizer.accumulate: ", overrides=["optimizer.accumulate=2"])
+        self.one_mistake("command line: optimizer.accumulate: ", overrides=["optimizer.accumulate=0"])
 
     def test_cycled_momentum_needs_one(self):
         self.make_classes()
