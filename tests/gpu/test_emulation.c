@@ -412,6 +412,7 @@ static void compile_nonsense(void)
     NEED(cuda.nvrtcCompileProgram(program, 1, options) == FUSE_NVRTC_COMPILATION);
     NEED(cuda.nvrtcGetProgramLogSize(program, &bytes) == 0 && bytes > 1 && bytes <= sizeof log);
     NEED(cuda.nvrtcGetProgramLog(program, log) == 0 && strstr(log, "error") != NULL);
+    NEED(cuda.nvrtcDestroyProgram(&program) == 0);
 }
 
 static void test_kernels(void **state)
