@@ -31,11 +31,11 @@ static const struct fuse_host host = {
     .random_bits = fuse_random_bits,
 };
 
-static const struct fuse_backend *load_backend(void)
+static const struct fuse_component *load_backend(void)
 {
-    static const struct fuse_backend *backend;
-    if (backend != NULL)
-        return backend;
+    static const struct fuse_component *component;
+    if (component != NULL)
+        return component;
     const char *const other = getenv("FUSE_TEST_BACKEND"); /* another build of it */
     void *const library = dlopen(other != NULL ? other : FUSE_CPU_PLUGIN, RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
@@ -46,16 +46,16 @@ static const struct fuse_backend *load_backend(void)
     memcpy(&entry, &symbol, sizeof(entry));
     const struct fuse_plugin *const plugin = entry(&host);
     assert_non_null(plugin);
-    assert_string_equal(plugin->name, "cpu");
     assert_int_equal(plugin->component_count, 1);
     assert_int_equal(plugin->components[0].kind, FUSERUN_KIND_BACKEND);
-    backend = plugin->components[0].api;
-    return backend;
+    component = &plugin->components[0];
+    return component;
 }
 
 void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count)
 {
-    *rig = (struct fuse_rig){.backend = load_backend(), .error = FUSE_ERROR_INIT};
+    const struct fuse_component *const component = load_backend();
+    *rig = (struct fuse_rig){.backend = component->api, .error = FUSE_ERROR_INIT};
     const struct fuse_backend_options options = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, precision),
                                                  .thread_count = thread_count,
                                                  .precision = FUSERUN_FLOAT32};
@@ -65,7 +65,7 @@ void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count)
     struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
     rig->backend->describe(rig->instance, &info);
     rig->worker_count = info.worker_count;
-    assert_string_equal(info.name, "cpu");
+    assert_string_equal(info.name, component->name);
     assert_true(strlen(info.description) > 0);
 }
 
@@ -148,6 +148,107 @@ void fuse_op_add_output(struct fuse_op *op, struct fuse_operand operand)
     op->outputs[op->output_count++] = operand;
 }
 
+/* ---- the device's memory ---------------------------------------------------------------------------------------- */
+
+static bool has_own_memory(const struct fuse_rig *rig)
+{
+    return rig->backend->allocate_staging != NULL;
+}
+
+void *fuse_rig_to_device(struct fuse_rig *rig, const void *memory, size_t bytes)
+{
+    void *device = NULL;
+    if (memory == NULL || bytes == 0 || !has_own_memory(rig)) {
+        memcpy(&device, &memory, sizeof(device));
+        return device;
+    }
+    if (rig->backend->allocate(rig->instance, bytes, &device, &rig->error) != FUSERUN_OK ||
+        rig->backend->upload(rig->instance, device, memory, bytes, &rig->error) != FUSERUN_OK)
+        fail_msg("to the device: %s", rig->error.text);
+    return device;
+}
+
+void fuse_rig_from_device(struct fuse_rig *rig, void *memory, void *device, size_t bytes)
+{
+    if (device == memory)
+        return;
+    if (rig->backend->download(rig->instance, memory, device, bytes, &rig->error) != FUSERUN_OK)
+        fail_msg("from the device: %s", rig->error.text);
+    rig->backend->release(rig->instance, device, bytes);
+}
+
+static size_t operand_bytes(const struct fuse_operand *operand)
+{
+    static const size_t sizes[] = {
+        [FUSERUN_FLOAT32] = 4, [FUSERUN_BFLOAT16] = 2, [FUSERUN_FLOAT64] = 8, [FUSERUN_INT64] = 8, [FUSERUN_UINT8] = 1};
+    return (size_t)fuse_operand_elements(operand) * sizes[operand->dtype];
+}
+
+/* One run: its operands on the device. */
+struct run {
+    struct fuse_rig *rig;
+    const struct fuse_op *op;
+    void *inputs[FUSERUN_MAX_OPERANDS], *outputs[FUSERUN_MAX_OPERANDS];
+    size_t input_bytes[FUSERUN_MAX_OPERANDS], output_bytes[FUSERUN_MAX_OPERANDS];
+    const struct fuse_panel_hook *hook; /* the test's, which wants the host's memory */
+};
+
+static void on_panel(void *user, int64_t row_begin, int64_t row_end, float *gradient)
+{
+    const struct run *const run = user;
+    if (!has_own_memory(run->rig)) {
+        run->hook->panel(run->hook->user, row_begin, row_end, gradient);
+        return;
+    }
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const struct fuse_operand *const x = &run->op->inputs[1];
+    const size_t bytes = (size_t)((row_end - row_begin) * x->shape[x->rank - 1]) * sizeof(float);
+    float *const copy = fuse_guarded_new(bytes);
+    if (run->rig->backend->download(run->rig->instance, copy, gradient, bytes, &error) != FUSERUN_OK)
+        fail_msg("a panel: %s", error.text);
+    run->hook->panel(run->hook->user, row_begin, row_end, copy);
+    if (run->rig->backend->upload(run->rig->instance, gradient, copy, bytes, &error) != FUSERUN_OK)
+        fail_msg("a panel: %s", error.text);
+    fuse_guarded_free(copy, bytes);
+}
+
+static void take_to_device(struct run *run, const struct fuse_kernel_info *info, const void *const *inputs,
+                           void *const *outputs)
+{
+    for (uint32_t i = 0; i < run->op->input_count; i++) {
+        run->input_bytes[i] = operand_bytes(&run->op->inputs[i]);
+        run->inputs[i] = fuse_rig_to_device(run->rig, inputs[i], run->input_bytes[i]);
+    }
+    for (uint32_t o = 0; o < run->op->output_count; o++) {
+        run->output_bytes[o] = operand_bytes(&run->op->outputs[o]);
+        if (o == 0 && run->hook != NULL) { /* panels for each worker */
+            const struct fuse_operand *const x = &run->op->inputs[1];
+            const size_t panel = (size_t)(info->panel_rows * x->shape[x->rank - 1]) * sizeof(float);
+            run->output_bytes[o] = (panel + 63) / 64 * 64 * run->rig->worker_count;
+        }
+        for (uint32_t i = 0; i < run->op->input_count; i++)
+            if (outputs[o] == inputs[i])
+                run->outputs[o] = run->inputs[i];
+        if (run->outputs[o] == NULL)
+            run->outputs[o] = fuse_rig_to_device(run->rig, outputs[o], run->output_bytes[o]);
+    }
+}
+
+static void take_from_device(struct run *run, const void *const *inputs, void *const *outputs)
+{
+    for (uint32_t o = 0; o < run->op->output_count; o++) {
+        if (outputs[o] != NULL)
+            fuse_rig_from_device(run->rig, outputs[o], run->outputs[o], run->output_bytes[o]);
+    }
+    for (uint32_t i = 0; i < run->op->input_count; i++) {
+        bool is_output = run->inputs[i] == inputs[i]; /* the host's, or NULL */
+        for (uint32_t o = 0; o < run->op->output_count; o++)
+            is_output = is_output || run->inputs[i] == run->outputs[o];
+        if (!is_output)
+            run->rig->backend->release(run->rig->instance, run->inputs[i], run->input_bytes[i]);
+    }
+}
+
 void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *const *inputs, void *const *outputs,
                   const double *scalars, const struct fuse_panel_hook *hook)
 {
@@ -155,20 +256,23 @@ void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *co
     struct fuse_kernel_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes)};
     if (rig->backend->compile(rig->instance, op, &kernel, &info, &rig->error) != FUSERUN_OK)
         fail_msg("compile: %s", rig->error.text);
+    struct run run = {.rig = rig, .op = op, .hook = hook};
+    take_to_device(&run, &info, inputs, outputs);
     void *const workspace = fuse_guarded_new(info.workspace_bytes);
-    void *pointers[FUSERUN_MAX_OPERANDS] = {NULL};
-    for (uint32_t i = 0; i < op->input_count; i++)
-        memcpy(&pointers[i], &inputs[i], sizeof(pointers[i]));
+    void *const device_workspace = fuse_rig_to_device(rig, workspace, info.workspace_bytes);
+    const struct fuse_panel_hook panel = {on_panel, &run};
     const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
-                                          .inputs = pointers,
-                                          .outputs = outputs,
-                                          .workspace = workspace,
+                                          .inputs = run.inputs,
+                                          .outputs = run.outputs,
+                                          .workspace = device_workspace,
                                           .scalars = scalars,
-                                          .panel = hook,
+                                          .panel = hook != NULL ? &panel : NULL,
                                           .seed = rig->seed,
                                           .draw = rig->draw};
     if (rig->backend->run(rig->instance, kernel, &call, &rig->error) != FUSERUN_OK)
         fail_msg("run: %s", rig->error.text);
+    take_from_device(&run, inputs, outputs);
+    fuse_rig_from_device(rig, workspace, device_workspace, info.workspace_bytes);
     fuse_guarded_free(workspace, info.workspace_bytes);
     rig->backend->discard(rig->instance, kernel);
 }

@@ -1,4 +1,5 @@
-/* A backend under test: loads the CPU plugin, runs one op at a time on guarded memory. */
+/* A backend under test: loads the CPU plugin, or what FUSE_TEST_BACKEND names, and runs one op at a time on guarded
+ * memory. Where the device has memory of its own, operands are taken there and back. */
 #ifndef FUSE_TESTS_RIG_H
 #define FUSE_TESTS_RIG_H
 
@@ -29,6 +30,10 @@ struct fuse_rig {
 
 void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count);
 void fuse_rig_close(struct fuse_rig *rig);
+
+/* `bytes` of the host's for the device to work on, and back: the same memory where it is the device's. */
+void *fuse_rig_to_device(struct fuse_rig *rig, const void *memory, size_t bytes);
+void fuse_rig_from_device(struct fuse_rig *rig, void *memory, void *device, size_t bytes);
 
 /* Memory of exactly `bytes`, aligned to 64, filled with 0xff (NaN as float), with guards on both sides which free
  * checks. */

@@ -115,7 +115,9 @@ static void scaling(void **state)
     fuse_rig_open(&rig, 2);
     for (int is_panel = 0; is_panel < 2; is_panel++) {
         float *values = fuse_random_floats(4, 200001, 2.0), *kept = fuse_random_floats(4, 200001, 2.0);
-        rig.backend->scale(rig.instance, values, 200000, 0.3f, is_panel);
+        float *const device = fuse_rig_to_device(&rig, values, 200001 * sizeof *values);
+        rig.backend->scale(rig.instance, device, 200000, 0.3f, is_panel);
+        fuse_rig_from_device(&rig, values, device, 200001 * sizeof *values);
         for (int i = 0; i < 200000; i++)
             assert_true(values[i] == kept[i] * 0.3f);
         assert_true(values[200000] == kept[200000]);

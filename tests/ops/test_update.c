@@ -101,10 +101,35 @@ static void update_by_hand(struct parameters *p)
 
 enum form { FORM_FOREACH, FORM_EACH, FORM_PANELS, FORM_COUNT };
 
-static void update(struct fuse_rig *rig, struct parameters *p, const struct fuse_rule *rule, enum form form)
+/* The parameters of `p` on the device, or back from there. */
+static void take(struct fuse_rig *rig, const struct parameters *p, struct parameters *on_device, bool is_back)
+{
+    if (!is_back)
+        *on_device = *p;
+    for (int64_t i = 0; i < p->slice_count; i++) {
+        const size_t bytes = (size_t)p->counts[i] * sizeof(float);
+        float *const host[] = {p->param[i], p->grad[i], p->states[i][0], p->states[i][1]};
+        float **const device[] = {&on_device->param[i], &on_device->grad[i], &on_device->states[i][0],
+                                  &on_device->states[i][1]};
+        for (int j = 0; j < 4; j++) {
+            if (is_back)
+                fuse_rig_from_device(rig, host[j], *device[j], bytes);
+            else
+                *device[j] = fuse_rig_to_device(rig, host[j], bytes);
+        }
+        on_device->slices[i].param = on_device->param[i];
+        on_device->slices[i].grad = on_device->grad[i];
+        on_device->slices[i].states = on_device->states[i];
+    }
+}
+
+static void update(struct fuse_rig *rig, struct parameters *host, const struct fuse_rule *rule, enum form form)
 {
     const struct fuse_backend *const backend = rig->backend;
     struct fuse_compiled_rule *compiled = NULL;
+    static struct parameters on_device;
+    struct parameters *const p = &on_device;
+    take(rig, host, p, false);
     assert_int_equal(backend->compile_rule(rig->instance, rule, &compiled, &rig->error), FUSERUN_OK);
     if (form == FORM_FOREACH)
         assert_int_equal(backend->update(rig->instance, compiled, p->slices, p->slice_count, &rig->error), FUSERUN_OK);
@@ -121,6 +146,7 @@ static void update(struct fuse_rig *rig, struct parameters *p, const struct fuse
             slice.count = begin + 1000 < p->counts[i] ? 1000 : p->counts[i] - begin;
             backend->update_panel(rig->instance, compiled, &slice);
         }
+    take(rig, host, p, true);
     backend->discard_rule(rig->instance, compiled);
 }
 
