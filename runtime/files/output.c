@@ -111,24 +111,27 @@ int fuse_output_write(struct fuse_output *output, const void *bytes, size_t coun
     return FUSERUN_OK;
 }
 
-static int sync_descriptor(int descriptor)
+int fuse_sync_descriptor(int descriptor)
 {
     int result;
     do
         result = fsync(descriptor);
     while (result != 0 && errno == EINTR);
-    return result;
+    return result == 0 || errno == EINVAL ? 0 : errno;
 }
 
-/* So that the new name survives a crash. Some file systems cannot sync a folder and say EINVAL: nothing to be done. */
+/* So that the new name survives a crash. */
 static int sync_folder(const char *folder, const char *path, struct fuse_error *error)
 {
-    const int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int descriptor;
+    do
+        descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    while (descriptor < 0 && errno == EINTR);
     if (descriptor < 0)
         return errno == EACCES ? FUSERUN_OK : fuse_fail_errno(error, "sync the folder of", path, errno);
-    const int cause = sync_descriptor(descriptor) == 0 ? 0 : errno;
+    const int cause = fuse_sync_descriptor(descriptor);
     (void)close(descriptor);
-    return cause == 0 || cause == EINVAL ? FUSERUN_OK : fuse_fail_errno(error, "sync the folder of", path, cause);
+    return cause == 0 ? FUSERUN_OK : fuse_fail_errno(error, "sync the folder of", path, cause);
 }
 
 int fuse_output_commit(struct fuse_output **output, struct fuse_error *error)
@@ -136,8 +139,9 @@ int fuse_output_commit(struct fuse_output **output, struct fuse_error *error)
     struct fuse_output *self = *output;
     int status;
     FUSE_TRY_OUT(flush(self, error));
-    if (sync_descriptor(self->descriptor) != 0)
-        FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->path, errno));
+    const int cause = fuse_sync_descriptor(self->descriptor);
+    if (cause != 0)
+        FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->path, cause));
     /* Linux closes the descriptor even when close() reports an error, EINTR included. */
     const int closed = close(self->descriptor);
     self->descriptor = -1;

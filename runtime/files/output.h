@@ -17,6 +17,10 @@ void fuse_output_abandon(struct fuse_output **output);
 /* A whole small file in one call. */
 int fuse_output_text(const char *path, const char *text, size_t length, struct fuse_error *error);
 
+/* fsync, for files written otherwise: 0 or an errno. Not an error where there is nothing that could be synced (EINVAL).
+ */
+int fuse_sync_descriptor(int descriptor);
+
 /* Makes a folder and its parents. */
 int fuse_make_folders(const char *path, struct fuse_error *error);
 

@@ -108,6 +108,7 @@ struct group {
 static bool find_mount(const char *root, bool is_version_2, char mount_root[PATH_BYTES], char mount_point[PATH_BYTES])
 {
     char *line = NULL;
+    char *rest = NULL;
     size_t capacity = 0;
     bool is_found = false;
     FILE *file = open_file(root, "/proc/self", "mountinfo");
@@ -121,7 +122,7 @@ static bool find_mount(const char *root, bool is_version_2, char mount_root[PATH
             strcmp(type, is_version_2 ? "cgroup2" : "cgroup") != 0 ||
             sscanf(line, "%*s %*s %*s %4607s %4607s", mount_root, mount_point) != 2)
             continue;
-        for (char *word = strtok(options, ","); word != NULL && !is_found; word = strtok(NULL, ","))
+        for (char *word = strtok_r(options, ",", &rest); word != NULL && !is_found; word = strtok_r(NULL, ",", &rest))
             is_found = !is_version_2 && strcmp(word, "memory") == 0;
         is_found = is_found || is_version_2;
     }
@@ -134,6 +135,7 @@ static bool find_mount(const char *root, bool is_version_2, char mount_root[PATH
 static bool find_path(const char *root, bool is_version_2, char path[PATH_BYTES])
 {
     char *line = NULL;
+    char *rest = NULL;
     size_t capacity = 0;
     bool is_found = false;
     FILE *file = open_file(root, "/proc/self", "cgroup");
@@ -148,8 +150,8 @@ static bool find_path(const char *root, bool is_version_2, char path[PATH_BYTES]
         at[strcspn(at, "\n")] = '\0';
         controllers++;
         is_found = is_version_2 && strncmp(line, "0::", 2) == 0 && *controllers == '\0';
-        for (char *word = strtok(controllers, ","); word != NULL && !is_version_2 && !is_found;
-             word = strtok(NULL, ","))
+        for (char *word = strtok_r(controllers, ",", &rest); word != NULL && !is_version_2 && !is_found;
+             word = strtok_r(NULL, ",", &rest))
             is_found = strcmp(word, "memory") == 0;
         is_found = is_found && snprintf(path, PATH_BYTES, "%s", at) < PATH_BYTES;
     }

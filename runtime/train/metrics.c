@@ -1,12 +1,14 @@
 #include "train/metrics.h"
 
 #include "base/number.h"
+#include "files/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define FLUSH_NS 1000000000
@@ -38,7 +40,9 @@ int fuse_metrics_open(const char *path, const struct fuse_clock *clock, struct f
     reserve(&metrics->lines, FLUSH_BYTES + 2 * (name_bytes + LINE_BYTES));
     if (metrics->driven.failed || metrics->lines.failed)
         return fuse_fail_memory(error, "the metrics", FLUSH_BYTES);
-    metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    do
+        metrics->descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    while (metrics->descriptor < 0 && errno == EINTR);
     if (metrics->descriptor < 0)
         return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot create '%s': %s", path, strerror(errno));
     return FUSERUN_OK;
@@ -125,6 +129,14 @@ int fuse_metrics_evaluation(struct fuse_metrics *metrics, int64_t step, double l
     return fuse_metrics_flush(metrics, fuse_now_ns(), error); /* evaluations are rare, the next line may be far away */
 }
 
+/* Takes a line of which only a part could be written off the file again: its last `cut` bytes. */
+static void drop_cut_line(int descriptor, size_t cut)
+{
+    struct stat found;
+    if (cut > 0 && fstat(descriptor, &found) == 0 && (uint64_t)found.st_size >= cut)
+        (void)!ftruncate(descriptor, found.st_size - (off_t)cut);
+}
+
 int fuse_metrics_flush(struct fuse_metrics *metrics, int64_t now_ns, struct fuse_error *error)
 {
     const char *bytes = metrics->lines.data;
@@ -136,6 +148,11 @@ int fuse_metrics_flush(struct fuse_metrics *metrics, int64_t now_ns, struct fuse
             continue;
         if (written < 0) {
             const int cause = errno;
+            const char *begin = metrics->lines.data;
+            const char *cut = bytes;
+            while (cut > begin && cut[-1] != '\n')
+                cut--;
+            drop_cut_line(metrics->descriptor, (size_t)(bytes - cut));
             fuse_text_clear(&metrics->lines);
             return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot write '%s': %s", metrics->path, strerror(cause));
         }
@@ -151,9 +168,12 @@ int fuse_metrics_close(struct fuse_metrics *metrics, struct fuse_error *error)
     int status = FUSERUN_OK;
     if (metrics->descriptor >= 0) {
         status = fuse_metrics_flush(metrics, fuse_now_ns(), error);
-        (void)fsync(metrics->descriptor); /* a folder on a pipe or a special file has nothing to sync */
-        if (close(metrics->descriptor) != 0 && status == FUSERUN_OK)
-            status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot write '%s': %s", metrics->path, strerror(errno));
+        int cause = fuse_sync_descriptor(metrics->descriptor);
+        /* Linux closes the descriptor even when close() reports an error, EINTR included. */
+        if (close(metrics->descriptor) != 0 && errno != EINTR && cause == 0)
+            cause = errno;
+        if (cause != 0 && status == FUSERUN_OK)
+            status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot write '%s': %s", metrics->path, strerror(cause));
     }
     fuse_text_free(&metrics->lines);
     fuse_text_free(&metrics->driven);
