@@ -4,7 +4,8 @@
                   start IMAGES LABELS
 
 MODE: foreach | loop (foreach=False) | fused (the fused kernel) | hook-foreach | hook-loop | hook-fused (one optimizer for
-each parameter, run inside backward when its gradient is there). THREADS=n. Prints one JSON object."""
+each parameter, run inside backward when its gradient is there). THREADS=n; DEVICE=cuda (vit; with tf32 too). Prints one
+JSON object."""
 import contextlib
 import gzip
 import json
@@ -15,6 +16,7 @@ import time
 import torch
 
 THREADS = int(os.environ.get("THREADS", "2"))
+DEVICE = os.environ.get("DEVICE", "cpu")
 
 
 def resident(key):
@@ -52,6 +54,8 @@ def train(model, mode, steps, lr, loss_of):
         begin = time.perf_counter()
         loss_of(model).backward()
         update()
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
     return times
 
@@ -66,14 +70,18 @@ def mlp(sizes):
 def run_vit(mode, batch, steps, *more):
     from torchvision import models
     base = resident("VmRSS")
-    model = models.vit_l_16(weights=None).train()
-    images = torch.rand(int(batch), 3, 224, 224)
-    half = torch.autocast("cpu", torch.bfloat16) if "bf16" in more else contextlib.nullcontext()
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = "tf32" in more
+    model = models.vit_l_16(weights=None).train().to(DEVICE)
+    images = torch.rand(int(batch), 3, 224, 224, device=DEVICE)
+    half = torch.autocast(DEVICE, torch.bfloat16) if "bf16" in more else contextlib.nullcontext()
 
     def loss_of(net):
         with half:
             return net(images).float().sum()
     times = train(model, mode, int(steps), 1e-3, loss_of)
+    if DEVICE == "cuda":
+        return {"step_s": times, "allocated_bytes": torch.cuda.max_memory_allocated(),
+                "reserved_bytes": torch.cuda.max_memory_reserved()}
     return {"step_s": times, "grown_bytes": resident("VmHWM") - base}
 
 

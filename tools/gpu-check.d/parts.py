@@ -1,0 +1,193 @@
+"""The parts of tools/gpu-check. Each fills `result` as it goes, `rows` being its lines of the table, and raises Failed or
+Skipped."""
+import json
+import os
+
+from bench import Failed, Skipped, Watch, largest_difference, median_step, read_tensors
+
+MODES = ["foreach", "per_param", "fused"]
+VIT_CONFIGS = ["foreach", "per_param", "fused", "fused_recompute"]
+
+# A small vision transformer: all operations of the large one.
+SMALL_VIT = ["model.preset=", "model.image_size=32", "model.patch_size=8", "model.num_layers=2", "model.num_heads=2",
+             "model.hidden_dim=32", "model.mlp_dim=64", "model.num_classes=10", "data.image_size=32", "data.classes=10"]
+
+CLASSES = """[run]
+steps = 6
+seed = 3
+[model]
+plugin = mlp
+sizes = 48, 70, 33, 10
+activation = gelu
+[data]
+plugin = random_images
+image_size = 4
+channels = 3
+classes = 10
+length = 64
+batch_size = 8
+[optimizer]
+plugin = %s
+%s
+"""
+
+
+def about(bench, result):
+    """driver, device, build"""
+    driver = bench.driver()
+    taken, total = driver.memory()
+    version = bench.call([os.path.join(bench.build, "fuserun"), "--version"]).split("\n")[0]
+    result.update(device=driver.name(), driver=driver.version(), total_bytes=total, taken_bytes=taken, fuserun=version)
+    result["rows"] = ["%s, %.1f GB, driver for CUDA %s; %s" % (result["device"], total / 1e9, result["driver"], version)]
+
+
+def ops(bench, result):
+    """every operation and update rule against plain loops in double"""
+    tests = ["ops/test_ops_" + name for name in (["elementwise", "loss"] if bench.is_reduced else [
+        "elementwise", "linear", "loss", "norm", "layer_norm", "attention", "tokens", "update"])] + ["gpu/test_rules"]
+    backend = os.path.join(bench.build, "plugins", "backends", "cuda.so")
+    result["tests"] = {}
+    for test in tests:
+        try:
+            bench.call([os.path.join(bench.build, "tests", test)], environment={"FUSE_TEST_BACKEND": backend})
+            result["tests"][test] = "passed"
+        except Failed as reason:
+            result["tests"][test] = str(reason)
+    bad = {test: said for test, said in result["tests"].items() if said != "passed"}
+    result["rows"] = ["%d of %d test programs passed" % (len(tests) - len(bad), len(tests))]
+    if bad:
+        raise Failed("; ".join("%s: %s" % pair for pair in bad.items()))
+
+
+def check_against_cpu(bench, result, name, runs, config, limit, *overrides):
+    cpu = bench.fuserun(config, name + "-cpu", *overrides, device="cpu")
+    first = next(iter(runs.values()))
+    apart, where = largest_difference(read_tensors(first["weights"]), read_tensors(cpu["weights"]))
+    result[name] = {"largest_difference": apart, "at": where}
+    result["rows"].append("%s: %d runs with the same bits, from the CPU by %.1e of the largest element" %
+                          (name, len(runs), apart))
+    if not apart <= limit:
+        raise Failed("%s: %s differs from the CPU's by %g of its largest element, allowed %g" %
+                     (name, where, apart, limit))
+
+
+def modes(bench, result):
+    """the three modes give the same bits, and the CPU's weights within a tolerance"""
+    result["rows"] = []
+    steps = ["run.steps=2" if bench.is_reduced else "run.steps=10"]
+    config = bench.config("bench/deep_mlp.ini")
+    sizes = ["model.sizes=784, 300, 10" if bench.is_reduced else "model.sizes=784, 1030, 1100, 10"]
+    runs = {mode: bench.fuserun(config, "mlp-" + mode, "optimizer.mode=" + mode, *steps, *sizes) for mode in MODES}
+    bench.equal_weights(runs)
+    check_against_cpu(bench, result, "mlp", runs, config, 2e-4, *steps, *sizes)
+    vit = ["run.steps=3", "data.batch_size=2", *SMALL_VIT]
+    runs = {name: bench.fuserun(bench.config("vit_l16_%s.ini" % name), "vit-" + name, *vit) for name in VIT_CONFIGS}
+    bench.equal_weights(runs)
+    check_against_cpu(bench, result, "vit", runs, bench.config("vit_l16_fused.ini"), 1e-3, *vit)
+
+
+def optimizers(bench, result):
+    """every optimizer: the three modes, and the CPU"""
+    found = json.loads(bench.call([os.path.join(bench.build, "fuserun"), "plugins", "--json"]))
+    names = sorted(plugin["name"] for plugin in found if plugin["kind"] == "optimizer")
+    result["rows"] = []
+    for name in names[:2] if bench.is_reduced else names:
+        group = "[group matrices]\nmatch = *weight\nplugin = muon\n"
+        with open(bench.path(name + ".ini"), "w", encoding="utf-8") as file:
+            file.write(CLASSES % (("sgd", "lr = 0.01\n" + group) if name == "muon" else (name, "")))
+        config = bench.path(name + ".ini")
+        runs = {mode: bench.fuserun(config, name + "-" + mode, "optimizer.mode=" + mode) for mode in MODES}
+        bench.equal_weights(runs)
+        # An update by the gradient's sign goes the other way where the gradient is rounding only.
+        check_against_cpu(bench, result, name, runs, config, 5e-2 if name in ("lion", "rprop") else 2e-3)
+    result["rows"] = ["%d optimizers: the same bits in all modes, the CPU's weights" % len(result["rows"])]
+
+
+def digits(bench, result):
+    """configs/digits.ini reaches 97 %"""
+    run = bench.fuserun(bench.config("digits.ini"), "digits", *(["run.epochs=6"] if bench.is_reduced else []))
+    result.update(accuracy=run["accuracy"], loss=run["loss"], step_s=median_step(run, 10))
+    result["rows"] = ["accuracy %.3f, %.3f ms an update" % (run["accuracy"], result["step_s"] * 1e3)]
+    if not run["accuracy"] >= (0.9 if bench.is_reduced else 0.97):
+        raise Failed("digits reach only %.3f" % run["accuracy"])
+
+
+def vit_overrides(bench):
+    return ["data.batch_size=1", *(SMALL_VIT if bench.is_reduced else [])]
+
+
+def vit_l16(bench, result):
+    """the tutorial's four configs: memory by the driver, step times, the same weights"""
+    driver = bench.driver()
+    runs = {}
+    result["rows"] = []
+    for name in VIT_CONFIGS:
+        with Watch(driver) as watch:
+            runs[name] = bench.fuserun(bench.config("vit_l16_%s.ini" % name), "vit_l16-" + name, "run.steps=12",
+                                       "data.length=12", *vit_overrides(bench))
+        step = median_step(runs[name], 3)
+        plan = runs[name]["plan"]
+        result[name] = {"step_s": step, "device_bytes": watch.peak(), "planned_bytes": plan["peak_bytes"],
+                        "memory": plan["memory"]}
+        result["rows"].append("%s: %.3f GB on the device (planned %.3f), %.2f ms a step" %
+                              (name, watch.peak() / 1e9, plan["peak_bytes"] / 1e9, step * 1e3))
+    bench.equal_weights(runs)
+
+
+def precision(bench, result):
+    """a fused step of ViT-L/16 in fp32, TF32 and bf16"""
+    ways = {"fp32": [], "tf32": ["run.tf32=yes"], "bf16": ["run.precision=bf16"]}
+    result["rows"] = []
+    missing = []
+    for batch in [1] if bench.is_reduced else [1, 8]:
+        for name, overrides in ways.items():
+            key = "%s, batch %d" % (name, batch)
+            try:
+                run = bench.fuserun(bench.config("vit_l16_fused.ini"), "precision", "run.steps=20",
+                                    "data.length=%d" % (20 * batch), *vit_overrides(bench), *overrides,
+                                    "data.batch_size=%d" % batch)
+            except Failed as reason:
+                missing.append("%s: %s" % (key, reason))
+                continue
+            result[key] = {"step_s": median_step(run, 5)}
+            result["rows"].append("%s: %.2f ms a step" % (key, result[key]["step_s"] * 1e3))
+    if missing:
+        raise Failed("; ".join(missing))
+
+
+def bandwidth(bench, result):
+    """the optimizer's bytes a second as a share of the device's copies, and 1000 small tensors"""
+    rate = bench.driver().copy_rate(*((1 << 20, 2) if bench.is_reduced else (1 << 30, 20)))
+    sizes = ["20000", "2"] if bench.is_reduced else ["64000000", "20"]
+    said = bench.call([os.path.join(bench.build, "tools", "gpu-check.d", "update_rate"), *sizes])
+    result.update(json.loads(said), copy_bytes_per_s=rate)
+    for form in ("one", "foreach"):
+        share = result[form + "_bytes_per_s"] / rate
+        result[form + "_share"] = share
+    result["rows"] = ["copies %.0f GB/s; adam on one tensor %.0f GB/s (%.0f %%)" % (
+        rate / 1e9, result["one_bytes_per_s"] / 1e9, 100 * result["one_share"]),
+                      "1000 tensors of 64: %.1f us at once, %.1f us one by one" % (
+                          result["small_foreach_s"] * 1e6, result["small_each_s"] * 1e6)]
+
+
+def torch(bench, result):
+    """the tutorial itself, on PyTorch"""
+    peer = os.path.join(bench.root, "tools", "bench.d", "torch_peer.py")
+    try:
+        bench.call([bench.python, "-c", "import torch, torchvision; assert torch.cuda.is_available()"])
+    except Failed as reason:
+        raise Skipped("no PyTorch with CUDA and torchvision here (%s)" % reason) from None
+    result["rows"] = []
+    for mode, more in [("foreach", []), ("loop", []), ("hook-foreach", []), ("hook-fused", []), ("hook-fused", ["tf32"]),
+                       ("hook-fused", ["bf16"])]:
+        run = json.loads(bench.call([bench.python, peer, "vit", mode, "1", "20", *more],
+                                    environment={"DEVICE": "cuda"}).splitlines()[-1])
+        name = " ".join([mode, *more])
+        step = median_step(run, 5)
+        result[name] = run | {"step_s": step}
+        result["rows"].append("%s: %.3f GB allocated, %.3f GB reserved, %.2f ms a step" %
+                              (name, run["allocated_bytes"] / 1e9, run["reserved_bytes"] / 1e9, step * 1e3))
+
+
+PARTS = {"about": about, "ops": ops, "modes": modes, "optimizers": optimizers, "digits": digits, "vit_l16": vit_l16,
+         "precision": precision, "bandwidth": bandwidth, "torch": torch}
