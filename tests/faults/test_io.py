@@ -184,13 +184,16 @@ class OutputFolder(Faults):
 
         def judge(done, call, what):
             lines = done.stderr.splitlines(True)
-            if call[1:] == ("open", "."):  # it cannot be locked, nor anything else
+            if len(lines) > 1:  # a folder that cannot be opened is not locked either
                 self.assertEqual(lines.pop(0), "t.ini:4: warning: run.output: '%s' cannot be locked here: nothing would stop a "
                                  "second run in it\n" % self.path("out"))
             done.stderr = "".join(lines)
             self.assert_failed(done, errno.EACCES, what)
             self.assert_whole_files(reference, what)
         os.mkdir(self.path("out"))
+        done, _ = self.run_with("open", 1, errno.EACCES, True)
+        judge(done, (1, "open", "."), "a folder that is there")
+        self.refresh()
         self.assertGreater(self.sweep("mkdir,open", errno.EACCES, True, judge), 5)
 
 
