@@ -126,8 +126,7 @@ class OutputFolder(Faults):
         def judge(done, call, what):
             self.assert_failed(done, errno.ENOSPC, what)
             self.assert_whole_files(reference, what)
-        for calls in ("write", "open,mkdir,write,fsync,rename"):
-            self.assertGreater(self.sweep(calls, errno.ENOSPC, True, judge), 5)
+        self.assertGreater(self.sweep("mkdir,write,rename", errno.ENOSPC, True, judge), 10)
 
     def test_a_folder_that_turns_read_only(self):
         reference = self.whole()
@@ -188,6 +187,9 @@ class OutputFolder(Faults):
                 self.assertEqual(lines.pop(0), "t.ini:4: warning: run.output: '%s' cannot be locked here: nothing would stop a "
                                  "second run in it\n" % self.path("out"))
             done.stderr = "".join(lines)
+            if done.returncode == 0:  # the last file's folder cannot be opened to be synced
+                self.assertEqual((call[1:], self.found()), (("open", "."), reference))
+                return
             self.assert_failed(done, errno.EACCES, what)
             self.assert_whole_files(reference, what)
         os.mkdir(self.path("out"))
