@@ -175,7 +175,7 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
         {FUSE_NORM_KEEP, "keep", "all gradients are alive at the end of backward"},
     };
     const struct fuse_clip *clip = &experiment->dict->clip;
-    const enum fuse_norm_use used = experiment->norm;
+    const enum fuse_norm_use used = experiment->way.norm;
     char shown[FUSE_BYTES_CHARS];
     if (clip->max_value > 0)
         fuse_text_add(text, "  clipping       by value: one pass over each gradient while it is in cache\n");
@@ -189,21 +189,58 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
             continue;
         uint64_t peak_bytes = 0;
         struct fuse_error error = FUSE_ERROR_INIT;
-        if (fuse_passes_weigh(experiment, ways[i].use, &peak_bytes, &error) != FUSERUN_OK)
+        const struct fuse_way way = {ways[i].use, experiment->way.holds_operands && ways[i].use != FUSE_NORM_KEEP};
+        if (fuse_passes_weigh(experiment, way, &peak_bytes, &error) != FUSERUN_OK)
             continue; /* this device cannot */
         fuse_text_addf(text, "  %s %s: peak %s, %s\n", is_used ? "clipping      " : "               instead",
                        ways[i].name, fuse_bytes_show(peak_bytes, shown), ways[i].cost);
     }
 }
 
-static void add_accumulation(const struct fuse_experiment *experiment, struct fuse_text *text)
+/* "a peak of 3.1 MiB" of training in that way. */
+static void add_way_peak(struct fuse_experiment *experiment, struct fuse_way way, struct fuse_text *text)
 {
     char shown[FUSE_BYTES_CHARS];
-    if (experiment->hold == NULL)
-        fuse_text_add(text, "  accumulation   one micro-batch an update: nothing\n");
+    uint64_t peak_bytes = 0;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    if (fuse_passes_weigh(experiment, way, &peak_bytes, &error) == FUSERUN_OK)
+        fuse_text_addf(text, "peak %s", fuse_bytes_show(peak_bytes, shown));
     else
-        fuse_text_addf(text, "  accumulation   %s of gradients are kept from micro-batch to micro-batch\n",
-                       fuse_bytes_show(experiment->hold->bytes, shown));
+        fuse_text_addf(text, "not on this device: %s", error.text);
+}
+
+static void add_accumulation(struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    char gradients[FUSE_BYTES_CHARS], operands[FUSE_BYTES_CHARS];
+    const struct fuse_hold *hold = experiment->hold;
+    if (hold == NULL) {
+        fuse_text_add(text, "  accumulation   one micro-batch an update: nothing\n");
+        return;
+    }
+    (void)fuse_bytes_show(hold->gradient_bytes, gradients);
+    (void)fuse_bytes_show(hold->operand_bytes, operands);
+    fuse_text_add(text, "  accumulation   kept between micro-batches: ");
+    if (hold->operands_count == 0)
+        fuse_text_addf(text, "all gradients (%s)", gradients);
+    else
+        fuse_text_addf(
+            text,
+            "X and dY of %u weight%s (%s, smaller than the gradients would be) and the gradients of %u other "
+            "tensors (%s)",
+            hold->operands_count, hold->operands_count == 1 ? "" : "s", operands, hold->gradient_count, gradients);
+    fuse_text_add(text, ": ");
+    add_way_peak(experiment, experiment->way, text);
+    const bool has_choice = experiment->dict->mode == FUSE_MODE_FUSED && experiment->way.norm != FUSE_NORM_KEEP;
+    const bool is_none_smaller = has_choice && experiment->way.holds_operands && hold->operands_count == 0;
+    fuse_text_add(text, is_none_smaller ? "; of no weight are X and dY smaller\n" : "\n");
+    if (!has_choice || is_none_smaller)
+        return; /* where there is none, all gradients must be there at the end in any case */
+    struct fuse_way other = experiment->way;
+    other.holds_operands = !other.holds_operands;
+    fuse_text_addf(text, "                 instead %s: ",
+                   other.holds_operands ? "X and dY, where they are smaller than the gradient" : "all gradients");
+    add_way_peak(experiment, other, text);
+    fuse_text_add(text, "\n");
 }
 
 static void add_costs(struct fuse_experiment *experiment, struct fuse_text *text)

@@ -19,14 +19,19 @@ static bool are_all_for_panels(const struct fuse_parameter *parameter)
     return true;
 }
 
+static bool is_product(const struct fuse_instruction *instruction)
+{
+    return (instruction->op.kind == FUSERUN_OP_LINEAR_DW && (instruction->op.flags & FUSERUN_OP_ACCUMULATE) == 0) ||
+           instruction->op.kind == FUSERUN_OP_LINEAR_DW_SUM;
+}
+
 /* A gradient that need not exist: one product makes it all, nothing reads the weight afterwards, every callback takes
  * pieces, and a norm, if one is wanted, is known by then (norm: index of its instruction; UINT32_MAX: none is). */
 static bool may_panel(const struct fuse_builder *builder, uint32_t p, const struct use *use, uint32_t norm)
 {
     const struct fuse_program *program = builder->program;
     return program->options.gradients == FUSE_GRADIENTS_RELEASE && use->contribution_count == 1 &&
-           program->instructions[use->last_contribution].op.kind == FUSERUN_OP_LINEAR_DW &&
-           (program->instructions[use->last_contribution].op.flags & FUSERUN_OP_ACCUMULATE) == 0 &&
+           is_product(&program->instructions[use->last_contribution]) &&
            (use->last_read == UINT32_MAX || use->last_read < use->last_contribution) &&
            (norm == UINT32_MAX || norm < use->last_contribution) && are_all_for_panels(&builder->graph->parameters[p]);
 }

@@ -14,6 +14,7 @@ struct fuse_builder {
     uint32_t *producer;            /* by tensor storage: the node that makes it; UINT32_MAX: none */
     uint32_t *again;               /* by tensor storage: the buffer of its value made again for the backward pass */
     bool *crosses_blocks;          /* by tensor storage: used in another block than its own */
+    uint32_t *operand_buffers;     /* by parameter, two each: X and dY of earlier micro-batches */
     uint32_t *use_counts;          /* by parameter: forward nodes that read it */
     bool measures;                 /* linear weights' gradients are measured, not formed */
     bool defers;                   /* their products wait in `deferred` */
@@ -65,6 +66,14 @@ int fuse_builder_derive(struct fuse_builder *builder, uint32_t node);
 int fuse_builder_form_deferred(struct fuse_builder *builder, const struct fuse_deferred *deferred);
 /* Sums of squares of the gradients that are whole, into norm_buffers. */
 int fuse_builder_measure_whole(struct fuse_builder *builder);
+
+/* hold.c: what micro-batches leave for each other; see hold.h. A gradient's buffer gets its place; is it a linear node
+ * whose operands are held?; their copies are kept; they join the present ones as inputs. */
+void fuse_builder_hold_gradient(struct fuse_builder *builder, uint32_t parameter, uint32_t buffer);
+bool fuse_builder_holds_operands(const struct fuse_builder *builder, uint32_t node);
+int fuse_builder_keep_operands(struct fuse_builder *builder, const struct fuse_deferred *deferred);
+int fuse_builder_add_earlier_operands(struct fuse_builder *builder, const struct fuse_deferred *deferred,
+                                      struct fuse_instruction *instruction);
 
 /* backward.c: the backward pass of all nodes, with post-accumulate callbacks in place. */
 int fuse_builder_add_backward(struct fuse_builder *builder);

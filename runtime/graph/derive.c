@@ -58,28 +58,15 @@ static int gradient_target(struct fuse_builder *builder, uint32_t tensor, uint32
     return FUSERUN_OK;
 }
 
-/* Gives a buffer its place among what is held. */
-static void hold_buffer(struct fuse_builder *builder, uint32_t buffer, struct fuse_held *held)
-{
-    const struct fuse_program_options *options = &builder->program->options;
-    struct fuse_buffer *kept = &builder->program->buffers[buffer];
-    kept->is_fixed = true;
-    kept->comes_in = options->part != FUSE_PART_FIRST;
-    kept->stays = options->part != FUSE_PART_LAST;
-    kept->offset = fuse_hold_place(options->hold, held, kept->bytes);
-}
-
 /* The same for a parameter: an earlier micro-batch's contribution counts too. */
 static int parameter_target(struct fuse_builder *builder, uint32_t parameter, uint32_t *buffer, bool *adds)
 {
-    const struct fuse_program_options *options = &builder->program->options;
     uint32_t *slot = &builder->parameter_gradients[parameter];
     *adds = *slot != FUSE_NO_BUFFER;
     if (!*adds) {
         const uint64_t bytes = (uint64_t)builder->graph->parameters[parameter].element_count * sizeof(float);
         FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_GRADIENT, parameter, bytes, slot));
-        if (options->hold != NULL)
-            hold_buffer(builder, *slot, &options->hold->gradients[parameter]);
+        fuse_builder_hold_gradient(builder, parameter, *slot);
         *adds = builder->program->buffers[*slot].comes_in;
     }
     *buffer = *slot;
@@ -108,7 +95,7 @@ static int add_parameter_gradient(struct fuse_builder *builder, struct fuse_inst
     bool adds;
     FUSE_TRY(parameter_target(builder, parameter->parameter, &target, &adds));
     instruction->parameter = parameter->parameter;
-    if (instruction->op.kind == FUSERUN_OP_LINEAR_DW)
+    if (instruction->op.kind == FUSERUN_OP_LINEAR_DW || instruction->op.kind == FUSERUN_OP_LINEAR_DW_SUM)
         fuse_instruction_add_output(instruction, target, FUSERUN_FLOAT32, 2, shape);
     else {
         const int64_t count = fuse_element_count(parameter->rank, parameter->shape);
@@ -144,7 +131,7 @@ static void copy_attributes(struct fuse_instruction *instruction, const struct f
     instruction->op.numbers[0] = node->numbers[0];
 }
 
-/* The two operands of a linear weight's gradient. */
+/* The two operands of a linear weight's gradient, and those of earlier micro-batches where they are held. */
 static int add_product_inputs(struct fuse_builder *builder, const struct fuse_deferred *deferred,
                               struct fuse_instruction *instruction)
 {
@@ -153,7 +140,11 @@ static int add_product_inputs(struct fuse_builder *builder, const struct fuse_de
     FUSE_TRY(fuse_builder_value(builder, node->inputs[0], &value));
     fuse_instruction_add_input_tensor(instruction, deferred->dy, tensor_of(builder, node->output));
     fuse_instruction_add_input_tensor(instruction, value, tensor_of(builder, node->inputs[0]));
-    return FUSERUN_OK;
+    if (!fuse_builder_holds_operands(builder, deferred->node))
+        return FUSERUN_OK;
+    instruction->op.kind =
+        instruction->op.kind == FUSERUN_OP_LINEAR_DW ? FUSERUN_OP_LINEAR_DW_SUM : FUSERUN_OP_LINEAR_DW_SUM_NORM;
+    return fuse_builder_add_earlier_operands(builder, deferred, instruction);
 }
 
 int fuse_builder_form_deferred(struct fuse_builder *builder, const struct fuse_deferred *deferred)
@@ -216,8 +207,11 @@ static int derive_linear(struct fuse_builder *builder, uint32_t index, uint32_t 
      * a gradient is gathered whole in any case */
     const bool is_alone = builder->use_counts[tensor_of(builder, weight)->parameter] == 1;
     const struct fuse_deferred here = {index, dy};
-    const bool is_held = builder->program->options.hold != NULL;
-    if (builder->measures && is_alone && !is_held) {
+    const enum fuse_part part = builder->program->options.part;
+    const bool holds_operands = fuse_builder_holds_operands(builder, index);
+    if (holds_operands && part != FUSE_PART_LAST)
+        return fuse_builder_keep_operands(builder, &here);
+    if (builder->measures && is_alone && (holds_operands || part == FUSE_PART_ONLY)) {
         FUSE_TRY(measure_product(builder, &here));
         if (builder->defers)
             builder->deferred[builder->deferred_count++] = here;

@@ -36,6 +36,8 @@ const char *fuse_op_name(enum fuse_op_kind kind)
         [FUSERUN_OP_DROPOUT] = "dropout",
         [FUSERUN_OP_SUM_SQUARES] = "sum_squares",
         [FUSERUN_OP_LINEAR_DW_NORM] = "linear_dw_norm",
+        [FUSERUN_OP_LINEAR_DW_SUM] = "linear_dw_sum",
+        [FUSERUN_OP_LINEAR_DW_SUM_NORM] = "linear_dw_sum_norm",
     };
     const size_t index = (size_t)kind;
     return index < sizeof names / sizeof names[0] && names[index] != NULL ? names[index] : "operation";
@@ -156,6 +158,8 @@ void fuse_program_add_buffer(const struct fuse_program *program, uint32_t buffer
         const char *name = program->graph->parameters[described->parameter].name;
         if (described->is_parameter)
             fuse_text_add(text, name);
+        else if (described->category == FUSE_CATEGORY_ACTIVATION)
+            fuse_text_addf(text, "operands of the gradient of %s", name);
         else
             fuse_text_addf(text, "gradient of %s%s", name,
                            program->gradient_buffers[described->parameter] == FUSE_NO_BUFFER ? ", panels" : "");

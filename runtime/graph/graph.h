@@ -3,8 +3,8 @@
  *
  * The way: a model plugin describes a forward graph (graph.c, api.c) without any memory; program.c turns it into a list
  * of operations: forward (forward.c), loss, backward (derive.c, one node at a time), with post-accumulate callbacks and
- * a norm over all gradients in their places (backward.c); planner.c gives every buffer an offset; run.c executes the
- * list, and describe.c names what is in it. */
+ * a norm over all gradients in their places (backward.c), and what micro-batches leave for each other (hold.c);
+ * planner.c gives every buffer an offset; run.c executes the list, and describe.c names what is in it. */
 #ifndef FUSE_GRAPH_GRAPH_H
 #define FUSE_GRAPH_GRAPH_H
 

@@ -352,10 +352,11 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     builder.again = malloc(tensors * sizeof *builder.again);
     builder.needs_gradient = calloc(tensors, sizeof *builder.needs_gradient);
     builder.crosses_blocks = calloc(tensors, sizeof *builder.crosses_blocks);
+    builder.operand_buffers = malloc(2 * parameters * sizeof *builder.operand_buffers);
     builder.use_counts = calloc(parameters, sizeof *builder.use_counts);
     if (made == NULL || builder.values == NULL || builder.gradients == NULL || builder.parameter_gradients == NULL ||
         builder.producer == NULL || builder.again == NULL || builder.needs_gradient == NULL ||
-        builder.crosses_blocks == NULL || builder.use_counts == NULL) {
+        builder.crosses_blocks == NULL || builder.operand_buffers == NULL || builder.use_counts == NULL) {
         status = fuse_fail_memory(error, "the program", tensors * sizeof *builder.values);
         goto out;
     }
@@ -363,6 +364,7 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     memset(builder.gradients, 0xff, tensors * sizeof *builder.gradients);
     memset(builder.producer, 0xff, tensors * sizeof *builder.producer);
     memset(builder.again, 0xff, tensors * sizeof *builder.again);
+    memset(builder.operand_buffers, 0xff, 2 * parameters * sizeof *builder.operand_buffers);
     memset(builder.parameter_gradients, 0xff, parameters * sizeof *builder.parameter_gradients);
     made->graph = graph;
     made->backend = backend;
@@ -378,6 +380,7 @@ int fuse_program_compile(const struct fuse_graph *graph, const struct fuse_backe
     }
     memset(made->norm_buffers, 0xff, parameters * sizeof *made->norm_buffers);
     FUSE_TRY_OUT(build(&builder));
+    made->options.hold = NULL;
     *program = made;
     made = NULL;
 out:
@@ -388,6 +391,7 @@ out:
     free(builder.again);
     free(builder.needs_gradient);
     free(builder.crosses_blocks);
+    free(builder.operand_buffers);
     free(builder.use_counts);
     fuse_program_free(&made);
     return status;

@@ -42,7 +42,9 @@ struct fuse_program_options {
     uint64_t seed;           /* of dropout */
     enum fuse_norm_use norm; /* none where `part` is not the end of an update */
     enum fuse_part part;
-    struct fuse_hold *hold; /* shared by the programs of an update; NULL for FUSE_PART_ONLY; used while compiling */
+    int64_t earlier_count;  /* of FUSE_PART_LAST: micro-batches before it */
+    struct fuse_hold *hold; /* shared by the programs of an update, the first compiled first; borrowed while compiling;
+                               NULL for FUSE_PART_ONLY */
     fuse_after_backward *after_backward;
     fuse_on_norm *on_norm;
     void *user;
@@ -68,7 +70,8 @@ struct fuse_instruction {
     struct fuse_kernel_info info;
     uint32_t inputs[FUSERUN_MAX_OPERANDS]; /* buffers; parameters are buffers too */
     uint32_t outputs[FUSERUN_MAX_OPERANDS];
-    uint32_t workspace;                         /* buffer or FUSE_NO_BUFFER */
+    uint64_t slice_bytes; /* output 0 begins that much further on for each earlier micro-batch of the update */
+    uint32_t workspace;   /* buffer or FUSE_NO_BUFFER */
     void *input_pointers[FUSERUN_MAX_OPERANDS]; /* set by fuse_program_bind */
     void *output_pointers[FUSERUN_MAX_OPERANDS];
     void *workspace_pointer;
@@ -83,7 +86,7 @@ struct fuse_buffer {
     bool is_fixed;      /* its offset is given: it is held from one micro-batch to the next */
     bool comes_in;      /* holds something when the program begins */
     bool stays;         /* and must when it ends */
-    uint32_t parameter; /* for parameters and gradients */
+    uint32_t parameter; /* for parameters, gradients, and operands held of earlier micro-batches */
     uint64_t bytes;
     uint64_t offset; /* in the arena */
     uint32_t first;  /* planned life: instructions [first, last] */
@@ -139,10 +142,10 @@ float *fuse_program_inputs(const struct fuse_program *program); /* (B, ...) */
 void *fuse_program_targets(const struct fuse_program *program); /* (B) int64, (B, ...) float32, or NULL */
 
 /* Runs it on the batch that is in place. scale: what the loss's gradient is multiplied by. draw: the batch's number in
- * the run, from which dropout draws. statistics[0] is the loss summed over samples or elements, [1] the number of
- * correct predictions. ledger may be NULL. [no-alloc] */
-int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, struct fuse_ledger *ledger,
-                     double statistics[2], struct fuse_error *error);
+ * the run, from which dropout draws. earlier_count: micro-batches of the update before this one. statistics[0] is the
+ * loss summed over samples or elements, [1] the number of correct predictions. ledger may be NULL. [no-alloc] */
+int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, int64_t earlier_count,
+                     struct fuse_ledger *ledger, double statistics[2], struct fuse_error *error);
 
 /* run.c, once the list is complete: what panel hooks need. parameter_gradients: one buffer a parameter. */
 int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t *parameter_gradients,

@@ -86,18 +86,29 @@ void *fuse_program_targets(const struct fuse_program *program)
                                                     : program->arena + program->buffers[program->target_buffer].offset;
 }
 
-static int run_kernel(struct fuse_program *program, struct fuse_instruction *instruction, const double *scalars,
-                      uint64_t draw, struct fuse_error *error)
+/* What differs from one run of a program to the next. */
+struct batch {
+    double scalars[1];
+    uint64_t draw;
+    uint64_t earlier_count;
+};
+
+static int run_kernel(struct fuse_program *program, struct fuse_instruction *instruction, const struct batch *batch,
+                      struct fuse_error *error)
 {
+    void *outputs[FUSERUN_MAX_OPERANDS];
+    memcpy(outputs, instruction->output_pointers, sizeof outputs);
+    if (instruction->slice_bytes > 0)
+        outputs[0] = (char *)outputs[0] + batch->earlier_count * instruction->slice_bytes;
     const struct fuse_kernel_call call = {
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
         .inputs = instruction->input_pointers,
-        .outputs = instruction->output_pointers,
+        .outputs = outputs,
         .workspace = instruction->workspace_pointer,
-        .scalars = scalars,
+        .scalars = batch->scalars,
         .panel = instruction->panel.panel != NULL ? &instruction->panel : NULL,
         .seed = program->options.seed,
-        .draw = draw,
+        .draw = batch->draw,
     };
     return program->backend->run(program->device, instruction->kernel, &call, error);
 }
@@ -147,13 +158,13 @@ static int run_norm(struct fuse_program *program, struct fuse_error *error)
     return program->options.on_norm(program->options.user, program->norm_sums, error);
 }
 
-static int run_instruction(struct fuse_program *program, struct fuse_instruction *instruction, const double *scalars,
-                           uint64_t draw, struct fuse_error *error)
+static int run_instruction(struct fuse_program *program, struct fuse_instruction *instruction,
+                           const struct batch *batch, struct fuse_error *error)
 {
     const struct fuse_parameter *parameter;
     switch (instruction->kind) {
     case FUSE_RUN_KERNEL:
-        return run_kernel(program, instruction, scalars, draw, error);
+        return run_kernel(program, instruction, batch, error);
     case FUSE_RUN_CALLBACKS:
         parameter = &program->graph->parameters[instruction->parameter];
         give_gradient(parameter, program->gradients[instruction->parameter], 0, parameter->element_count, false);
@@ -171,17 +182,17 @@ static int run_instruction(struct fuse_program *program, struct fuse_instruction
 
 const struct fuse_place fuse_program_run_place = {"runtime/graph/run.c", __LINE__ + 2, "fuse_program_run"};
 
-int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, struct fuse_ledger *ledger,
-                     double statistics[2], struct fuse_error *error)
+int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, int64_t earlier_count,
+                     struct fuse_ledger *ledger, double statistics[2], struct fuse_error *error)
 {
-    const double scalars[] = {scale};
+    const struct batch batch = {{scale}, draw, (uint64_t)earlier_count};
     if (ledger != NULL) {
         fuse_ledger_begin(ledger, program->ledger_pass);
         tell_held(program, ledger);
     }
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];
-        FUSE_TRY(run_instruction(program, instruction, scalars, draw, error));
+        FUSE_TRY(run_instruction(program, instruction, &batch, error));
         if (ledger == NULL)
             continue;
         tell_ledger(program, instruction, ledger, i);

@@ -33,7 +33,7 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
     if (experiment->timeline != NULL)
         fuse_timeline_begin(experiment->timeline, experiment->ledger, program->ledger_pass,
                             experiment->clock->completed_updates + (purpose == FUSE_PURPOSE_TRAIN ? 1 : 0));
-    FUSE_TRY(fuse_program_run(program, scale, draw, experiment->ledger, batch, error));
+    FUSE_TRY(fuse_program_run(program, scale, draw, earlier_count, experiment->ledger, batch, error));
     statistics[0] += batch[0];
     statistics[1] += batch[1];
     return FUSERUN_OK;

@@ -16,6 +16,12 @@
 
 enum fuse_purpose { FUSE_PURPOSE_TRAIN = 1, FUSE_PURPOSE_EVALUATE = 2 };
 
+/* What an update's programs have in common. */
+struct fuse_way {
+    enum fuse_norm_use norm;
+    bool holds_operands; /* of earlier micro-batches, where they are smaller than the gradient */
+};
+
 /* One program of the run. */
 struct fuse_pass {
     enum fuse_purpose purpose;
@@ -56,8 +62,8 @@ struct fuse_experiment {
     struct fuse_dict *dict;
     struct fuse_pass passes[FUSE_MAX_PASSES];
     uint32_t pass_count;
-    enum fuse_norm_use norm; /* of the training passes */
-    struct fuse_hold *hold;  /* what their micro-batches leave for each other; NULL: nothing */
+    struct fuse_way way;    /* of the training passes */
+    struct fuse_hold *hold; /* what their micro-batches leave for each other; NULL: nothing */
     uint64_t persistent[FUSE_CATEGORY_COUNT];
     struct fuse_peak predicted;
     uint64_t resident_base_bytes; /* of the process, before the model */
@@ -94,8 +100,8 @@ int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experimen
 
 /* passes.c: graphs and programs for every batch size that the run will execute, and the peak they will have. */
 int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error);
-/* The peak that training would have if the norm were had in that way. */
-int fuse_passes_weigh(struct fuse_experiment *experiment, enum fuse_norm_use norm, uint64_t *peak_bytes,
+/* The peak that training would have in that way. */
+int fuse_passes_weigh(struct fuse_experiment *experiment, struct fuse_way way, uint64_t *peak_bytes,
                       struct fuse_error *error);
 /* The same parameters for a graph of another batch size, with freeze marks. */
 int fuse_experiment_build_graph(struct fuse_experiment *experiment, int64_t batch_size, struct fuse_graph **graph,

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The programs of updates under one way of measuring a norm. */
+/* The programs of updates. */
 struct training {
-    enum fuse_norm_use norm;
+    struct fuse_way way;
     struct fuse_hold *hold; /* NULL: every update has one micro-batch */
     struct fuse_pass passes[FUSE_MAX_PASSES];
     uint32_t pass_count;
@@ -49,6 +49,7 @@ static int compile(struct fuse_experiment *experiment, struct fuse_pass *pass, s
         .seed = experiment->seed,
         .norm = norm,
         .part = pass->part,
+        .earlier_count = pass->earlier_count,
         .hold = hold,
         .after_backward = is_training ? fuse_dict_after_backward : NULL,
         .on_norm = fuse_clip_on_norm,
@@ -74,7 +75,7 @@ static int add_training_pass(struct fuse_experiment *experiment, struct training
                                .batch_size = batch_size,
                                .graph = is_full ? experiment->graph : experiment->short_graph};
     FUSE_TRY(compile(experiment, pass, part == FUSE_PART_ONLY ? NULL : training->hold,
-                     is_end ? training->norm : FUSE_NORM_NONE, error));
+                     is_end ? training->way.norm : FUSE_NORM_NONE, error));
     struct fuse_peak peak;
     fuse_program_peak(pass->program, experiment->persistent, &peak);
     if (peak.bytes > training->peak_bytes)
@@ -104,7 +105,10 @@ static int build_training(struct fuse_experiment *experiment, struct training *t
     if (experiment->total_updates == 0)
         return FUSERUN_OK;
     if (greatest > 1) {
-        FUSE_TRY(fuse_hold_new(experiment->graph->parameter_count, &training->hold, error));
+        /* a deferred norm keeps the last one's operands as long as the others' */
+        const int64_t limit = greatest - 1 + (training->way.norm == FUSE_NORM_DEFER ? 1 : 0);
+        FUSE_TRY(fuse_hold_new(experiment->graph->parameter_count, greatest - 1,
+                               training->way.holds_operands ? limit : 0, &training->hold, error));
         FUSE_TRY(add_training_pass(experiment, training, FUSE_PART_FIRST, 0, full, error));
     }
     if (greatest > 2)
@@ -116,40 +120,62 @@ static int build_training(struct fuse_experiment *experiment, struct training *t
     return add_end(experiment, training, last_count, last_size, error);
 }
 
-int fuse_passes_weigh(struct fuse_experiment *experiment, enum fuse_norm_use norm, uint64_t *peak_bytes,
+int fuse_passes_weigh(struct fuse_experiment *experiment, struct fuse_way way, uint64_t *peak_bytes,
                       struct fuse_error *error)
 {
-    struct training training = {.norm = norm};
+    struct training training = {.way = way};
     const int status = build_training(experiment, &training, error);
     *peak_bytes = training.peak_bytes;
     free_training(&training);
     return status;
 }
 
-/* Where there are several ways to measure a norm, the one that peaks lowest. */
+/* The ways that a program of this dict allows: each way to measure the norm, with operands held of earlier
+ * micro-batches and without. To keep all gradients until the norm is known is to hold them. */
+static size_t list_ways(const struct fuse_experiment *experiment, struct fuse_way ways[4])
+{
+    enum fuse_norm_use norms[2] = {FUSE_NORM_NONE, FUSE_NORM_NONE};
+    const size_t norm_count = fuse_clip_norm_uses(experiment->dict, norms);
+    const bool may_hold = experiment->accumulate > 1 && experiment->dict->mode == FUSE_MODE_FUSED;
+    size_t count = 0;
+    for (size_t i = 0; i < (norm_count > 0 ? norm_count : 1); i++) {
+        if (may_hold && norms[i] != FUSE_NORM_KEEP)
+            ways[count++] = (struct fuse_way){norms[i], .holds_operands = true};
+        ways[count++] = (struct fuse_way){norms[i], .holds_operands = false};
+    }
+    return count;
+}
+
+/* Of several ways the one that peaks lowest, the first if they are equal. */
 static int choose_training(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
-    enum fuse_norm_use norms[2] = {FUSE_NORM_NONE, FUSE_NORM_NONE};
+    struct fuse_way ways[4];
     struct training best = {0}, tried = {0};
-    const size_t count = fuse_clip_norm_uses(experiment->dict, norms);
-    for (size_t i = 0; i < (count > 0 ? count : 1); i++) {
-        tried.norm = norms[i];
-        FUSE_TRY_OUT(build_training(experiment, &tried, error));
-        if (i > 0 && tried.peak_bytes >= best.peak_bytes) {
+    bool has_best = false;
+    const size_t count = list_ways(experiment, ways);
+    for (size_t i = 0; i < count; i++) {
+        tried.way = ways[i];
+        status = build_training(experiment, &tried, error);
+        /* a device may lack the sum over micro-batches; the next way is the same without it */
+        const bool is_passed_over = status == FUSERUN_ERROR_UNSUPPORTED && ways[i].holds_operands;
+        if (status != FUSERUN_OK && !is_passed_over)
+            goto out;
+        status = FUSERUN_OK;
+        if (is_passed_over || (has_best && tried.peak_bytes >= best.peak_bytes)) {
             free_training(&tried);
             continue;
         }
         free_training(&best);
         best = tried;
+        has_best = true;
         tried = (struct training){0};
     }
     memcpy(experiment->passes, best.passes, sizeof best.passes);
     experiment->pass_count = best.pass_count;
-    experiment->norm = best.norm;
+    experiment->way = best.way;
     experiment->hold = best.hold;
-    best.hold = NULL;
-    best.pass_count = 0;
+    best = (struct training){0};
 out:
     free_training(&best);
     free_training(&tried);

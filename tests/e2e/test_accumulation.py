@@ -180,6 +180,24 @@ accumulate = {accumulate}
                 self.assertIn("step 2: the gradient of layers.0.weight is not finite",
                               self.fuserun("t.ini", status=1).stderr)
 
+    def test_the_planner_keeps_what_is_smaller_and_says_so(self):
+        """Of 300 x 300 and four micro-batches of 2, X and dY are 14 KB, the gradient is 360 KB; in a small net they are the
+        larger."""
+        self.make_classes(count=26)
+        wide = ["model.sizes=12, 300, 300, 4"]
+        for clipping in ("", "clip_grad_norm = 0.05"):
+            expected = None
+            for mode in MODES:
+                weights, _ = self.train(4, 2, mode, clipping, steps=3, overrides=wide)
+                expected = expected or weights
+                self.assert_weights(weights, expected, 1e-5 if clipping else 0, mode)
+                said = self.fuserun("check", "t.ini", *wide).stdout
+                self.assertIn("accumulation   kept between micro-batches: " +
+                              ("X and dY of 2 weights" if mode == "fused" else "all gradients"), said)
+                self.assertEqual("instead all gradients: peak" in said, mode == "fused")
+            self.assertIn("of no weight are X and dY smaller",
+                          self.fuserun("check", "t.ini", "optimizer.accumulate=13").stdout)
+
     def test_the_logged_norm_is_that_of_the_sum(self):
         for mode in MODES:
             for options in ([], ["optimizer.clip_grad_norm=1"], ["optimizer.clip_grad_norm=1", "optimizer.clip_algorithm=two_pass"]):

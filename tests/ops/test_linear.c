@@ -222,11 +222,12 @@ static void collect(void *user, int64_t row_begin, int64_t row_end, float *gradi
     memset(gradient, 0xff, (size_t)((row_end - row_begin) * self->k) * sizeof(float)); /* it is ours to spoil */
 }
 
-static void check_panels(const struct shape *s, const void *const *inputs, const float *whole)
+/* op: LINEAR_DW or its sum over micro-batches, with panels. */
+static void check_panels(const struct shape *s, struct fuse_op op, const void *const *inputs, const float *whole)
 {
     static struct collector collector;
     const size_t bytes = (size_t)(s->n * s->k) * sizeof(float);
-    const struct fuse_op op = dw_op(s, FUSERUN_OP_PANELS);
+    op.flags = FUSERUN_OP_PANELS;
     for (int t = 0; t < THREAD_SETS; t++) {
         struct fuse_kernel_info info;
         fuse_rig_info(&rigs[t], &op, &info);
@@ -244,7 +245,7 @@ static void check_panels(const struct shape *s, const void *const *inputs, const
             panels += collector.seen[i];
         assert_int_equal(panels, info.panel_count);
         if (memcmp(collector.whole, whole, bytes) != 0)
-            fail_msg("linear_dw (%lld, %lld, %lld): panels on %d threads give other bits than the whole",
+            fail_msg("op %u (%lld, %lld, %lld): panels on %d threads give other bits than the whole", op.kind,
                      (long long)s->batch, (long long)s->n, (long long)s->k, t + 1);
         fuse_guarded_free(collector.whole, bytes);
     }
@@ -276,13 +277,60 @@ static void test_weight_gradient(void **state)
         fuse_rig_info(&rigs[1], &op, &info);
         many += info.panel_count > 1;
         fuse_rig_run(&rigs[1], &op, inputs, outputs, NULL, NULL);
-        check_panels(s, inputs, whole);
+        check_panels(s, op, inputs, whole);
         fuse_guarded_free(whole, (size_t)numbers.w_count * sizeof(float));
         free(dw);
         free(bound);
         free_numbers(&numbers);
     }
     assert_true(many >= 4); /* else this tests no panels */
+}
+
+static struct fuse_op dw_sum_op(const struct shape *s, int64_t rows, int64_t count)
+{
+    struct fuse_op op = dw_op(s, 0);
+    op.kind = FUSERUN_OP_LINEAR_DW_SUM;
+    op.integers[0] = rows;
+    fuse_op_add_input(&op, matrix(rows * count, s->n));
+    fuse_op_add_input(&op, matrix(rows * count, s->k));
+    return op;
+}
+
+/* The sum over micro-batches has the bits of one LINEAR_DW after another, the last micro-batch as long or shorter. */
+static void test_weight_gradient_over_micro_batches(void **state)
+{
+    (void)state;
+    static const struct {
+        struct shape last;
+        int64_t rows, count;
+    } cases[] = {{{1, 1, 1}, 1, 1},     {{3, 17, 64}, 3, 2},     {{2, 300, 700}, 8, 3},
+                 {{8, 300, 700}, 8, 1}, {{1, 2048, 64}, 197, 2}, {{31, 272, 513}, 31, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct shape *const s = &cases[i].last;
+        const struct shape earlier = {cases[i].rows, s->n, s->k};
+        const int64_t all = cases[i].rows * cases[i].count, w_count = s->n * s->k;
+        struct numbers numbers;
+        make_numbers(&numbers, s);
+        float *const dy = fuse_random_floats(8, all * s->n, 0.1), *const x = fuse_random_floats(9, all * s->k, 2.0);
+        float *const expected = new_output(w_count, NOT_FILLED), *const sum = new_output(w_count, NOT_FILLED);
+        void *const outputs[] = {expected}, *const sum_outputs[] = {sum};
+        for (int64_t m = 0; m <= cases[i].count; m++) {
+            const struct fuse_op one = dw_op(m < cases[i].count ? &earlier : s, m > 0 ? FUSERUN_OP_ACCUMULATE : 0);
+            const void *const inputs[] = {m < cases[i].count ? dy + m * cases[i].rows * s->n : numbers.dy,
+                                          m < cases[i].count ? x + m * cases[i].rows * s->k : numbers.x};
+            fuse_rig_run(&rigs[0], &one, inputs, outputs, NULL, NULL);
+        }
+        const struct fuse_op op = dw_sum_op(s, cases[i].rows, cases[i].count);
+        const void *const inputs[] = {numbers.dy, numbers.x, dy, x};
+        fuse_rig_run(&rigs[1], &op, inputs, sum_outputs, NULL, NULL);
+        assert_memory_equal(sum, expected, (size_t)w_count * sizeof(float));
+        check_panels(s, op, inputs, expected);
+        fuse_guarded_free(sum, (size_t)w_count * sizeof(float));
+        fuse_guarded_free(expected, (size_t)w_count * sizeof(float));
+        fuse_guarded_free(dy, (size_t)(all * s->n) * sizeof(float));
+        fuse_guarded_free(x, (size_t)(all * s->k) * sizeof(float));
+        free_numbers(&numbers);
+    }
 }
 
 /* Panels depend on the weight's shape alone, and a small weight is one. */
@@ -394,6 +442,11 @@ static void test_refusals(void **state)
     op = dw_op(&s, 0);
     op.inputs[1].shape[0] = 9;
     expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+    op = dw_sum_op(&s, 4, 3);
+    op.integers[0] = 5; /* does not divide 12 */
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
+    op.integers[0] = 0;
+    expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
     op = db_op(&s, 0);
     op.outputs[0].shape[0] = 9;
     expect_refusal(&op, FUSERUN_ERROR_INTERNAL, "the shapes do not fit");
@@ -402,9 +455,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward),         cmocka_unit_test(test_input_gradient),
-        cmocka_unit_test(test_weight_gradient), cmocka_unit_test(test_panel_sizes),
-        cmocka_unit_test(test_bias_gradient),   cmocka_unit_test(test_leading_dimensions),
+        cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_input_gradient),
+        cmocka_unit_test(test_weight_gradient),
+        cmocka_unit_test(test_weight_gradient_over_micro_batches),
+        cmocka_unit_test(test_panel_sizes),
+        cmocka_unit_test(test_bias_gradient),
+        cmocka_unit_test(test_leading_dimensions),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, open_rigs, close_rigs);

@@ -86,6 +86,41 @@ static void norms_of_gradients_that_do_not_exist(void **state)
     }
 }
 
+/* Earlier micro-batches of `rows` rows each and a last one: the same as all rows in one piece. */
+static void norms_over_micro_batches(void **state)
+{
+    (void)state;
+    static const int64_t shapes[][5] = {/* batch, n, k, rows, count */
+                                        {1, 5, 7, 1, 1},      {3, 64, 70, 3, 3},     {64, 300, 200, 64, 2},
+                                        {9, 300, 200, 65, 3}, {130, 400, 330, 7, 1}, {65, 33, 17, 70, 2}};
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        struct fuse_rig rig;
+        fuse_rig_open(&rig, threads);
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            const int64_t batch = shapes[i][0], n = shapes[i][1], k = shapes[i][2], rows = shapes[i][3];
+            const int64_t earlier = rows * shapes[i][4];
+            float *dy = fuse_random_floats(2 * i + 1, (earlier + batch) * n, 1.0);
+            float *x = fuse_random_floats(2 * i + 2, (earlier + batch) * k, 1.0);
+            double *sum = fuse_guarded_new(sizeof *sum);
+            struct fuse_op op = fuse_op_new(FUSERUN_OP_LINEAR_DW_SUM_NORM, 0);
+            op.integers[0] = rows;
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, batch, n, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, batch, k, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, n, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, k, 0));
+            fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+            const void *inputs[] = {dy + earlier * n, x + earlier * k, dy, x};
+            void *outputs[] = {sum};
+            fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+            assert_true(fabs(*sum - product_squares(dy, x, earlier + batch, n, k)) <= 1e-5 * *sum);
+            fuse_guarded_free(sum, sizeof *sum);
+            fuse_guarded_free(dy, (size_t)((earlier + batch) * n) * sizeof *dy);
+            fuse_guarded_free(x, (size_t)((earlier + batch) * k) * sizeof *x);
+        }
+        fuse_rig_close(&rig);
+    }
+}
+
 static void a_nan_is_seen(void **state)
 {
     (void)state;
@@ -132,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_of_squares),
         cmocka_unit_test(norms_of_gradients_that_do_not_exist),
+        cmocka_unit_test(norms_over_micro_batches),
         cmocka_unit_test(a_nan_is_seen),
         cmocka_unit_test(scaling),
     };

@@ -142,7 +142,7 @@ void rig_update(struct rig *rig, const float *inputs, const void *targets, doubl
     if (program->target_buffer != FUSE_NO_BUFFER)
         memcpy(fuse_program_targets(program), targets, program->buffers[program->target_buffer].bytes);
     fuse_dict_begin(rig->dict);
-    check(fuse_program_run(rig->program, scale, rig->draw++, rig->ledger, rig->statistics, &error), &error);
+    check(fuse_program_run(rig->program, scale, rig->draw++, 0, rig->ledger, rig->statistics, &error), &error);
     check(fuse_dict_end(rig->dict, &error), &error);
 }
 

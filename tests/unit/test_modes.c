@@ -1,6 +1,7 @@
 /* The three modes: the same weights bit for bit; what is alive when, as the ledger saw it; and the users' reports about
  * tied, reused, frozen and unused parameters that concern the dict. */
 #include "device.h"
+#include "nets.h"
 
 #include "base/random.h"
 
@@ -15,51 +16,6 @@
 
 static const enum fuse_mode modes[] = {FUSE_MODE_FUSED, FUSE_MODE_PER_PARAM, FUSE_MODE_FOREACH};
 static const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.05, 0.05);
-
-static struct fuse_tensor *layer(struct fuse_graph *graph, const char *name, struct fuse_tensor *x, int64_t in,
-                                 int64_t out)
-{
-    const struct fuse_graph_api *api = fuse_graph_services();
-    char full[64];
-    const int64_t weight[] = {out, in};
-    (void)snprintf(full, sizeof full, "%s.weight", name);
-    struct fuse_tensor *w = api->parameter(graph, full, 2, weight, &init);
-    (void)snprintf(full, sizeof full, "%s.bias", name);
-    return api->linear(graph, x, w, api->parameter(graph, full, 1, &out, &init));
-}
-
-/* in -> wide -> wide -> 10, wide enough for several panels. */
-static struct fuse_graph *wide_graph(int64_t batch)
-{
-    struct fuse_error error = FUSE_ERROR_INIT;
-    const struct fuse_graph_api *api = fuse_graph_services();
-    const int64_t input[] = {batch, 70};
-    struct fuse_graph *graph = NULL;
-    assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
-    struct fuse_tensor *x = api->relu(graph, layer(graph, "a", fuse_graph_input(graph), 70, 1030));
-    x = api->relu(graph, layer(graph, "b", x, 1030, 1100));
-    graph->output = layer(graph, "c", x, 1100, 10)->index;
-    assert_int_equal(api->status(graph), FUSERUN_OK);
-    return graph;
-}
-
-/* The head is the embedding again (two uses far apart), and one square layer is applied twice in a row. */
-static struct fuse_graph *tied_graph(int64_t batch)
-{
-    struct fuse_error error = FUSE_ERROR_INIT;
-    const struct fuse_graph_api *api = fuse_graph_services();
-    const int64_t input[] = {batch, 96}, square[] = {96, 96};
-    struct fuse_graph *graph = NULL;
-    assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
-    struct fuse_tensor *embedding = api->parameter(graph, "embedding", 2, square, &init);
-    struct fuse_tensor *twice = api->parameter(graph, "twice", 2, square, &init);
-    struct fuse_tensor *x = api->linear(graph, fuse_graph_input(graph), embedding, NULL);
-    struct fuse_tensor *y = api->add(graph, api->gelu(graph, api->linear(graph, x, twice, NULL)), x);
-    y = api->tanh(graph, api->linear(graph, y, twice, NULL));
-    graph->output = api->linear(graph, y, embedding, NULL)->index;
-    assert_int_equal(api->status(graph), FUSERUN_OK);
-    return graph;
-}
 
 struct batch {
     float *inputs;
@@ -139,13 +95,13 @@ static void check_modes(struct fuse_graph *(*build)(int64_t), int64_t width, int
 static void modes_agree_bitwise_on_a_wide_net(void **state)
 {
     (void)state;
-    check_modes(wide_graph, 70, 10);
+    check_modes(net_wide, 70, 10);
 }
 
 static void row_25_26_tied_and_reused_weights_agree_bitwise_in_all_modes(void **state)
 {
     (void)state;
-    check_modes(tied_graph, 96, 96);
+    check_modes(net_tied, 96, 96);
 }
 
 /* Row 26: a weight that is read again after its first use must be read as it was. A net of its own arithmetic tells:
@@ -156,7 +112,7 @@ static void row_26_reads_see_the_old_weight(void **state)
     struct rig rig;
     struct batch batch = new_batch(4, 96, 96);
     const char *const pairs[] = {"lr=0.5"};
-    rig_up(&rig, tied_graph(4), 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FUSED, "sgd", pairs, 1);
+    rig_up(&rig, net_tied(4), 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FUSED, "sgd", pairs, 1);
     const struct fuse_program *program = rig.program;
     rig_update(&rig, batch.inputs, batch.classes, 0.25);
     for (uint32_t p = 0; p < rig.graph->parameter_count; p++) {
@@ -199,7 +155,7 @@ static void gradients_live_as_each_mode_promises(void **state)
     for (size_t m = 0; m < 3; m++) {
         struct rig rig;
         struct batch batch = new_batch(8, 70, 10);
-        rig_up(&rig, wide_graph(8), 2, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adam", NULL, 0);
+        rig_up(&rig, net_wide(8), 2, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adam", NULL, 0);
         rig_update(&rig, batch.inputs, batch.classes, 1.0 / 8);
         rig_update(&rig, batch.inputs, batch.classes, 1.0 / 8);
         check_ledger_against_plan(&rig);
@@ -233,7 +189,7 @@ static void a_life_cut_short_is_noticed(void **state)
     struct rig rig;
     struct fuse_error error = FUSE_ERROR_INIT;
     struct batch batch = new_batch(8, 70, 10);
-    rig_up(&rig, wide_graph(8), 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FOREACH, "adam", NULL, 0);
+    rig_up(&rig, net_wide(8), 1, FUSE_LOSS_CROSS_ENTROPY, FUSE_MODE_FOREACH, "adam", NULL, 0);
     struct fuse_program *program = rig.program;
     int noticed = 0, cut = 0;
     for (uint32_t victim = 0; victim < program->buffer_count; victim++) {
@@ -269,9 +225,9 @@ static struct fuse_graph *partial_graph(void)
     const int64_t input[] = {2, 6}, unused[] = {5};
     struct fuse_graph *graph = NULL;
     assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
-    struct fuse_tensor *x = api->relu(graph, layer(graph, "a", fuse_graph_input(graph), 6, 8));
+    struct fuse_tensor *x = api->relu(graph, net_layer(graph, "a", fuse_graph_input(graph), 6, 8));
     (void)api->parameter(graph, "unused", 1, unused, &init);
-    graph->output = layer(graph, "b", x, 8, 4)->index;
+    graph->output = net_layer(graph, "b", x, 8, 4)->index;
     graph->parameters[0].is_frozen = true; /* a.weight */
     return graph;
 }
@@ -364,12 +320,12 @@ static void row_43_two_models_keep_to_their_own_dicts(void **state)
     for (size_t m = 0; m < 3; m++) {
         size_t count = 0;
         float *first_alone =
-            train(tied_graph(5), modes[m], 1, 96, 96, "sgd", fast, sizeof fast / sizeof fast[0], 3, &count);
+            train(net_tied(5), modes[m], 1, 96, 96, "sgd", fast, sizeof fast / sizeof fast[0], 3, &count);
         float *second_alone =
-            train(tied_graph(5), modes[m], 1, 96, 96, "adamw", slow, sizeof slow / sizeof slow[0], 3, &count);
+            train(net_tied(5), modes[m], 1, 96, 96, "adamw", slow, sizeof slow / sizeof slow[0], 3, &count);
         struct rig first, second;
-        rig_up(&first, tied_graph(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "sgd", fast, 2);
-        rig_up(&second, tied_graph(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adamw", slow, 2);
+        rig_up(&first, net_tied(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "sgd", fast, 2);
+        rig_up(&second, net_tied(5), 1, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adamw", slow, 2);
         for (int i = 0; i < 3; i++) {
             rig_update(&first, batch.inputs, batch.classes, 1.0 / 5);
             rig_update(&second, batch.inputs, batch.classes, 1.0 / 5);

@@ -2,6 +2,7 @@
  * plain backward pass gives, apply the same gradients afterwards, and leave no full set of gradients behind (but for
  * kept). */
 #include "device.h"
+#include "nets.h"
 
 #include "base/random.h"
 
@@ -14,62 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BATCH = 3, TOKENS = 5, WIDTH = 96, CLASSES = 7 };
-
-static const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.2, 0.2);
-
-static struct fuse_tensor *dense(struct fuse_graph *graph, const char *name, struct fuse_tensor *x, int64_t in,
-                                 int64_t out)
-{
-    const struct fuse_graph_api *api = fuse_graph_services();
-    char full[64];
-    const int64_t weight[] = {out, in};
-    (void)snprintf(full, sizeof full, "%s.weight", name);
-    struct fuse_tensor *w = api->parameter(graph, full, 2, weight, &init);
-    (void)snprintf(full, sizeof full, "%s.bias", name);
-    return api->linear(graph, x, w, api->parameter(graph, full, 1, &out, &init));
-}
-
-static struct fuse_tensor *norm(struct fuse_graph *graph, const char *name, struct fuse_tensor *x)
-{
-    const struct fuse_graph_api *api = fuse_graph_services();
-    char full[64];
-    const int64_t width[] = {WIDTH};
-    (void)snprintf(full, sizeof full, "%s.weight", name);
-    struct fuse_tensor *w = api->parameter(graph, full, 1, width, &init);
-    (void)snprintf(full, sizeof full, "%s.bias", name);
-    return api->layer_norm(graph, x, w, api->parameter(graph, full, 1, width, &init), 1e-6);
-}
-
-/* Two transformer blocks, a weight used twice, dropout: everything that recomputes, shares or gathers. */
-static struct fuse_graph *new_graph(void)
-{
-    struct fuse_error error = FUSE_ERROR_INIT;
-    const struct fuse_graph_api *api = fuse_graph_services();
-    const int64_t input[] = {BATCH, TOKENS, WIDTH}, square[] = {WIDTH, WIDTH};
-    struct fuse_graph *graph = NULL;
-    assert_int_equal(fuse_graph_new(3, input, &graph, &error), FUSERUN_OK);
-    struct fuse_tensor *twice = api->parameter(graph, "twice", 2, square, &init);
-    struct fuse_tensor *x = api->linear(graph, fuse_graph_input(graph), twice, NULL);
-    for (int i = 0; i < 2; i++) {
-        char name[16];
-        api->block(graph, x);
-        (void)snprintf(name, sizeof name, "n%d", i);
-        struct fuse_tensor *y = norm(graph, name, x);
-        (void)snprintf(name, sizeof name, "qkv%d", i);
-        y = api->attention(graph, dense(graph, name, y, WIDTH, 3 * WIDTH), 4, 0.1);
-        x = api->add(graph, x, api->dropout(graph, api->linear(graph, y, twice, NULL), 0.1));
-        (void)snprintf(name, sizeof name, "m%d", i);
-        y = norm(graph, name, x);
-        (void)snprintf(name, sizeof name, "fc%d", i);
-        y = api->gelu(graph, dense(graph, name, y, WIDTH, 4 * WIDTH));
-        (void)snprintf(name, sizeof name, "out%d", i);
-        x = api->add(graph, x, dense(graph, name, y, 4 * WIDTH, WIDTH));
-    }
-    graph->output = dense(graph, "head", api->select(graph, x, 0), WIDTH, CLASSES)->index;
-    assert_int_equal(api->status(graph), FUSERUN_OK);
-    return graph;
-}
+enum { BATCH = 3, TOKENS = NET_TOKENS, WIDTH = NET_WIDTH };
 
 /* What a run is asked to gather. */
 struct gathered {
@@ -111,7 +57,7 @@ static int on_norm(void *user, const double *sums, struct fuse_error *error)
 static void gather(enum fuse_norm_use use, bool recomputes, struct gathered *gathered)
 {
     struct fuse_error error = FUSE_ERROR_INIT;
-    struct fuse_graph *graph = new_graph();
+    struct fuse_graph *graph = net_transformer(BATCH);
     struct taker takers[32];
     *gathered = (struct gathered){.needs_norm = use != FUSE_NORM_NONE, .parameter_count = graph->parameter_count};
     assert_true(graph->parameter_count <= 32);

@@ -197,6 +197,8 @@ static fuse_compiler *const compilers[] = {
     [FUSERUN_OP_DROPOUT] = fuse_compile_dropout,
     [FUSERUN_OP_SUM_SQUARES] = fuse_compile_norm,
     [FUSERUN_OP_LINEAR_DW_NORM] = fuse_compile_norm,
+    [FUSERUN_OP_LINEAR_DW_SUM] = fuse_compile_linear,
+    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = fuse_compile_norm,
 };
 
 static int compile(void *instance, const struct fuse_op *op, struct fuse_kernel **kernel, struct fuse_kernel_info *info,

@@ -65,6 +65,8 @@ static inline uint64_t fuse_round_up(uint64_t bytes, uint64_t multiple)
 
 /* Rows of a panel of a weight's gradient (n, k): of the weight's shape alone. (linear.c) */
 int64_t fuse_panel_rows(int64_t n, int64_t k);
+/* Whether the earlier micro-batches' operands of a sum fit the present one's. (linear.c) */
+bool fuse_do_earlier_fit(const struct fuse_op *op);
 
 /* ---- what several ops do ------------------------------------------------------------------------------------- */
 

@@ -93,7 +93,10 @@ static int compile_product(struct fuse_cpu *cpu, const struct fuse_op *op, struc
     return FUSERUN_OK;
 }
 
-/* ---- dw (N, K) = dy (B, N)^T x (B, K) ------------------------------------------------------------------------ */
+/* ---- dw (N, K) = dy (B, N)^T x (B, K), and its sum over micro-batches ------------------------------------------ */
+
+/* The products that a panel is made of: the first earlier micro-batch's, the other earlier ones', the present one's. */
+enum { PRODUCT_EARLIEST, PRODUCT_EARLIER, PRODUCT_PRESENT, PRODUCT_COUNT };
 
 struct weight_gradient {
     struct fuse_kernel kernel;
@@ -102,20 +105,36 @@ struct weight_gradient {
     bool is_scratch;       /* output 0 is one panel a worker */
     uint64_t panel_floats; /* from one worker's scratch to the next */
     uint64_t workspace_bytes;
-    struct fuse_product *product;      /* a full panel */
-    struct fuse_product *last_product; /* the last one where it is shorter, else NULL */
+    int64_t earlier_rows, earlier_count;             /* of each earlier micro-batch, and how many there are */
+    struct fuse_product *products[PRODUCT_COUNT][2]; /* a full panel, and the last one where it is shorter; else NULL */
 };
 
 /* One run. */
 struct panels {
     const struct weight_gradient *self;
-    const float *dy, *x;
+    const float *dy, *x, *earlier_dy, *earlier_x;
     float *out;
     char *workspace;
     const struct fuse_panel_hook *hook;
     struct fuse_error *error;
     int status; /* the first failure's; written under a compare and swap */
 };
+
+/* Rows of dw from `begin` on. */
+static int sum_products(const struct panels *run, int worker, int64_t begin, bool is_short, float *out,
+                        struct fuse_error *error)
+{
+    const struct weight_gradient *const self = run->self;
+    void *const workspace = run->workspace + (uint64_t)worker * self->workspace_bytes;
+    for (int64_t i = 0; i < self->earlier_count; i++) {
+        const int64_t row = i * self->earlier_rows;
+        FUSE_TRY(fuse_product_run(self->products[i == 0 ? PRODUCT_EARLIEST : PRODUCT_EARLIER][is_short], worker,
+                                  run->earlier_dy + row * self->n + begin, run->earlier_x + row * self->k, NULL, out,
+                                  workspace, error));
+    }
+    return fuse_product_run(self->products[PRODUCT_PRESENT][is_short], worker, run->dy + begin, run->x, NULL, out,
+                            workspace, error);
+}
 
 static void form_panel(const void *context, int64_t task, int worker)
 {
@@ -126,8 +145,7 @@ static void form_panel(const void *context, int64_t task, int worker)
     const bool is_short = end - begin < self->panel_rows;
     float *const out = self->is_scratch ? run->out + (uint64_t)worker * self->panel_floats : run->out + begin * self->k;
     struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
-    const int status = fuse_product_run(is_short ? self->last_product : self->product, worker, run->dy + begin, run->x,
-                                        NULL, out, run->workspace + (uint64_t)worker * self->workspace_bytes, &error);
+    const int status = sum_products(run, worker, begin, is_short, out, &error);
     if (status != FUSERUN_OK) {
         fuse_keep_failure(&run->status, run->error, status, &error);
         return;
@@ -143,6 +161,8 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
     struct panels run = {.self = self,
                          .dy = call->inputs[0],
                          .x = call->inputs[1],
+                         .earlier_dy = self->earlier_count > 0 ? call->inputs[2] : NULL,
+                         .earlier_x = self->earlier_count > 0 ? call->inputs[3] : NULL,
                          .out = call->outputs[0],
                          .workspace = call->workspace,
                          .hook = self->is_scratch ? call->panel : NULL,
@@ -156,8 +176,10 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
 static void destroy_weight_gradient(struct fuse_kernel *kernel)
 {
     struct weight_gradient *const self = (struct weight_gradient *)kernel;
-    fuse_product_free(&self->product);
-    fuse_product_free(&self->last_product);
+    for (int i = 0; i < PRODUCT_COUNT; i++) {
+        fuse_product_free(&self->products[i][0]);
+        fuse_product_free(&self->products[i][1]);
+    }
     free(self);
 }
 
@@ -172,6 +194,30 @@ int64_t fuse_panel_rows(int64_t n, int64_t k)
     return rows < n ? rows : n;
 }
 
+bool fuse_do_earlier_fit(const struct fuse_op *op)
+{
+    const int64_t rows = op->integers[0], all = fuse_operand_rows(&op->inputs[2]);
+    return rows >= 1 && all % rows == 0 && fuse_operand_rows(&op->inputs[3]) == all &&
+           fuse_operand_columns(&op->inputs[2]) == fuse_operand_columns(&op->inputs[0]) &&
+           fuse_operand_columns(&op->inputs[3]) == fuse_operand_columns(&op->inputs[1]);
+}
+
+/* One of PRODUCT_..., for full panels and, where there is one, the shorter last. */
+static int create_products(struct fuse_cpu *cpu, struct weight_gradient *self, struct fuse_product_shape *shape,
+                           int which, struct fuse_error *error)
+{
+    for (int is_short = 0; is_short < 2; is_short++) {
+        struct fuse_product **const product = &self->products[which][is_short];
+        shape->m = is_short ? self->n % self->panel_rows : self->panel_rows;
+        if (shape->m == 0)
+            continue;
+        FUSE_TRY(fuse_product_create(cpu->products, shape, product, error));
+        const uint64_t bytes = fuse_round_up(fuse_product_workspace_bytes(*product), 64);
+        self->workspace_bytes = bytes > self->workspace_bytes ? bytes : self->workspace_bytes;
+    }
+    return FUSERUN_OK;
+}
+
 static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                                    struct fuse_kernel_info *info, struct fuse_error *error)
 {
@@ -179,6 +225,10 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     const int64_t batch = fuse_operand_rows(dy), n = fuse_operand_columns(dy), k = fuse_operand_columns(x);
     const bool is_scratch = (op->flags & FUSERUN_OP_PANELS) != 0;
     int64_t elements;
+    const bool is_sum = op->kind == FUSERUN_OP_LINEAR_DW_SUM;
+    if (is_sum && !fuse_do_earlier_fit(op))
+        return fuse_op_mismatch(
+            cpu, op, "dy (B, N), x (B, K), earlier dy (E, N), x (E, K), E = a multiple of integers[0]", error);
     if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
         return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
     const int64_t panel_rows = fuse_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
@@ -198,30 +248,30 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     self->panel_count = panel_count;
     self->is_scratch = is_scratch;
     self->panel_floats = panel_floats;
+    if (is_sum) {
+        self->earlier_rows = op->integers[0];
+        self->earlier_count = fuse_operand_rows(&op->inputs[2]) / self->earlier_rows;
+    }
     struct fuse_product_shape shape = {
-        .m = panel_rows,
         .n = k,
-        .k = batch,
+        .k = self->earlier_rows,
         .a_row = 1,
         .a_column = n,
         .b_row = k,
         .b_column = 1,
-        .accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
         .worker_count = panel_count > 1 ? cpu->thread_count : 1,
     };
-    int status = fuse_product_create(cpu->products, &shape, &self->product, error);
-    self->workspace_bytes = status == FUSERUN_OK ? fuse_product_workspace_bytes(self->product) : 0;
-    if (status == FUSERUN_OK && n % panel_rows != 0) {
-        shape.m = n % panel_rows;
-        status = fuse_product_create(cpu->products, &shape, &self->last_product, error);
-        if (status == FUSERUN_OK && fuse_product_workspace_bytes(self->last_product) > self->workspace_bytes)
-            self->workspace_bytes = fuse_product_workspace_bytes(self->last_product);
-    }
+    int status = is_sum ? create_products(cpu, self, &shape, PRODUCT_EARLIEST, error) : FUSERUN_OK;
+    shape.accumulate = is_sum || (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    if (status == FUSERUN_OK && self->earlier_count > 1)
+        status = create_products(cpu, self, &shape, PRODUCT_EARLIER, error);
+    shape.k = batch;
+    if (status == FUSERUN_OK)
+        status = create_products(cpu, self, &shape, PRODUCT_PRESENT, error);
     if (status != FUSERUN_OK) {
         destroy_weight_gradient(&self->kernel);
         return status;
     }
-    self->workspace_bytes = fuse_round_up(self->workspace_bytes, 64);
     info->panel_count = (uint32_t)panel_count;
     info->panel_rows = panel_rows;
     info->workspace_bytes = self->workspace_bytes * (uint64_t)cpu->thread_count;
@@ -232,8 +282,9 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
 int fuse_compile_linear(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                         struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    return op->kind == FUSERUN_OP_LINEAR_DW ? compile_weight_gradient(cpu, op, kernel, info, error)
-                                            : compile_product(cpu, op, kernel, info, error);
+    return op->kind == FUSERUN_OP_LINEAR_DW || op->kind == FUSERUN_OP_LINEAR_DW_SUM
+               ? compile_weight_gradient(cpu, op, kernel, info, error)
+               : compile_product(cpu, op, kernel, info, error);
 }
 
 /* ---- db (N), the sum over the rows of dy (B, N) -------------------------------------------------------------- */

@@ -4,7 +4,8 @@
  * For dw = dy^T x,
  *     ||dy^T x||^2 = trace(x^T dy dy^T x) = trace(x x^T dy dy^T) = sum over i, j of (x x^T)_ij (dy dy^T)_ij
  * costs B^2 (N + K) / 2 multiply-adds, half of each symmetric product, dw itself B N K: with few rows the first is
- * cheaper. Products are in float, what is summed up in double, partial sums in a fixed order. */
+ * cheaper. Over several micro-batches the rows of all of them stand one below the other: the earlier ones' in one
+ * piece, then the present one's. Products are in float, what is summed up in double, partial sums in a fixed order. */
 #include "cpu.h"
 #include "product.h"
 #include "threads.h"
@@ -18,13 +19,16 @@ struct norm {
     struct fuse_kernel kernel;
     fuse_task_body *body;
     int64_t task_count;
-    int64_t count;         /* SUM_SQUARES: elements */
-    int64_t batch, n, k;   /* LINEAR_DW_NORM */
+    int64_t count;       /* SUM_SQUARES: elements */
+    int64_t batch, n, k; /* LINEAR_DW_NORM */
+    int64_t earlier;     /* rows of earlier micro-batches; their blocks come first */
+    int64_t earlier_blocks;
     int64_t task_rows;     /* rows of a panel of dw, or of a block of the symmetric products */
     uint64_t worker_bytes; /* of workspace, behind the partial sums */
     uint64_t partial_bytes;
     uint64_t product_bytes;         /* of it, what the products need */
-    struct fuse_product **products; /* panels: a full and a short one; blocks: x x^T and dy dy^T of each */
+    struct fuse_product **products; /* panels: a full and a short one; blocks: of each, x x^T within its piece and of an
+                                       earlier with the present one, then dy dy^T likewise */
     int64_t product_count;
 };
 
@@ -32,8 +36,9 @@ struct norm {
 struct run {
     const struct norm *self;
     const float *a, *b; /* g; or dy (B, N) and x (B, K) */
-    double *partials;   /* (task_count) */
-    char *scratch;      /* worker_bytes a worker */
+    const float *earlier_dy, *earlier_x;
+    double *partials; /* (task_count) */
+    char *scratch;    /* worker_bytes a worker */
     struct fuse_error *error;
     int status;
 };
@@ -98,17 +103,42 @@ static void panel_squares(const void *context, int64_t task, int worker)
         run->partials[task] = sum_squares_of(panel, rows * self->k);
 }
 
+/* A block of rows of both symmetric products, and where they end. */
+struct block {
+    bool is_earlier;
+    int64_t begin, rows; /* in its piece */
+    int64_t own;         /* columns in its piece, from the diagonal on */
+    int64_t columns;     /* those, and for an earlier one the present piece's */
+};
+
+static struct block block_of(const struct norm *self, int64_t task)
+{
+    const bool is_earlier = task < self->earlier_blocks;
+    const int64_t begin = (is_earlier ? task : task - self->earlier_blocks) * self->task_rows;
+    const int64_t own = (is_earlier ? self->earlier : self->batch) - begin;
+    return (struct block){.is_earlier = is_earlier,
+                          .begin = begin,
+                          .rows = own < self->task_rows ? own : self->task_rows,
+                          .own = own,
+                          .columns = own + (is_earlier ? self->batch : 0)};
+}
+
 /* Rows [begin, end) of both symmetric products, from the diagonal on; what lies right of the diagonal block counts
  * twice. */
 static void block_squares(const void *context, int64_t task, int worker)
 {
     struct run *const run = *(struct run *const *)context;
     const struct norm *const self = run->self;
-    const int64_t begin = task * self->task_rows, columns = self->batch - begin;
-    const int64_t rows = columns < self->task_rows ? columns : self->task_rows;
-    float *const inputs = results_of(run, worker), *const outputs = inputs + self->task_rows * self->batch;
-    const float *const x = run->b + begin * self->k, *const dy = run->a + begin * self->n;
-    if (!run_product(run, 2 * task, worker, x, x, inputs) || !run_product(run, 2 * task + 1, worker, dy, dy, outputs))
+    const struct block block = block_of(self, task);
+    const int64_t rows = block.rows, columns = block.columns;
+    float *const inputs = results_of(run, worker);
+    float *const outputs = inputs + self->task_rows * (self->earlier + self->batch);
+    const float *const x = (block.is_earlier ? run->earlier_x : run->b) + block.begin * self->k;
+    const float *const dy = (block.is_earlier ? run->earlier_dy : run->a) + block.begin * self->n;
+    if (!run_product(run, 4 * task, worker, x, x, inputs) || !run_product(run, 4 * task + 2, worker, dy, dy, outputs))
+        return;
+    if (block.is_earlier && (!run_product(run, 4 * task + 1, worker, x, run->b, inputs + block.own) ||
+                             !run_product(run, 4 * task + 3, worker, dy, run->a, outputs + block.own)))
         return;
     double once = 0.0, twice = 0.0;
     for (int64_t i = 0; i < rows; i++) {
@@ -125,6 +155,8 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
     struct run run = {.self = self,
                       .a = call->inputs[0],
                       .b = self->count > 0 ? NULL : call->inputs[1],
+                      .earlier_dy = self->earlier > 0 ? call->inputs[2] : NULL,
+                      .earlier_x = self->earlier > 0 ? call->inputs[3] : NULL,
                       .partials = call->workspace,
                       .scratch = (char *)call->workspace + self->partial_bytes,
                       .error = error,
@@ -147,12 +179,11 @@ static void destroy_norm(struct fuse_kernel *kernel)
     free(self);
 }
 
-static int add_product(struct fuse_cpu *cpu, struct norm *self, const struct fuse_product_shape *shape,
+static int add_product(struct fuse_cpu *cpu, struct norm *self, int64_t index, const struct fuse_product_shape *shape,
                        struct fuse_error *error)
 {
-    struct fuse_product **const product = &self->products[self->product_count];
+    struct fuse_product **const product = &self->products[index];
     FUSE_TRY(fuse_product_create(cpu->products, shape, product, error));
-    self->product_count++;
     const uint64_t bytes = fuse_round_up(fuse_product_workspace_bytes(*product), 64);
     self->product_bytes = bytes > self->product_bytes ? bytes : self->product_bytes;
     return FUSERUN_OK;
@@ -171,10 +202,14 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                        .b_row = self->k,
                                        .b_column = 1,
                                        .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
-    FUSE_TRY(add_product(cpu, self, &shape, error));
+    self->products = calloc(2, sizeof(self->products[0]));
+    if (self->products == NULL)
+        return fuse_fail_op_memory(cpu, 2 * sizeof(self->products[0]), error);
+    self->product_count = 2;
+    FUSE_TRY(add_product(cpu, self, 0, &shape, error));
     shape.m = self->n % self->task_rows;
     if (shape.m != 0)
-        FUSE_TRY(add_product(cpu, self, &shape, error));
+        FUSE_TRY(add_product(cpu, self, 1, &shape, error));
     self->worker_bytes = self->product_bytes + fuse_round_up((uint64_t)(self->task_rows * self->k) * sizeof(float), 64);
     return FUSERUN_OK;
 }
@@ -182,30 +217,43 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
 static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error *error)
 {
     self->body = block_squares;
-    self->task_rows = self->batch < BLOCK_ROWS ? self->batch : BLOCK_ROWS;
-    self->task_count = (self->batch + self->task_rows - 1) / self->task_rows;
+    const int64_t rows = self->batch > self->earlier ? self->batch : self->earlier;
+    self->task_rows = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
+    self->earlier_blocks = (self->earlier + self->task_rows - 1) / self->task_rows;
+    self->task_count = self->earlier_blocks + (self->batch + self->task_rows - 1) / self->task_rows;
+    const size_t most = 4 * (size_t)self->task_count;
+    self->products = calloc(most, sizeof(self->products[0]));
+    if (self->products == NULL)
+        return fuse_fail_op_memory(cpu, most * sizeof(self->products[0]), error);
+    self->product_count = 4 * self->task_count;
     for (int64_t task = 0; task < self->task_count; task++)
-        for (int side = 0; side < 2; side++) {
-            const int64_t width = side == 0 ? self->k : self->n, columns = self->batch - task * self->task_rows;
-            const struct fuse_product_shape shape = {.m = columns < self->task_rows ? columns : self->task_rows,
+        for (int side = 0; side < 4; side++) {
+            const struct block block = block_of(self, task);
+            const int64_t width = side < 2 ? self->k : self->n, columns = side % 2 == 0 ? block.own : self->batch;
+            if (side % 2 == 1 && !block.is_earlier)
+                continue;
+            const struct fuse_product_shape shape = {.m = block.rows,
                                                      .n = columns,
                                                      .k = width,
+                                                     .c_row = block.columns,
                                                      .a_row = width,
                                                      .a_column = 1,
                                                      .b_row = 1,
                                                      .b_column = width,
                                                      .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
-            FUSE_TRY(add_product(cpu, self, &shape, error));
+            FUSE_TRY(add_product(cpu, self, 4 * task + side, &shape, error));
         }
     self->worker_bytes =
-        self->product_bytes + fuse_round_up(2 * (uint64_t)(self->task_rows * self->batch) * sizeof(float), 64);
+        self->product_bytes +
+        fuse_round_up(2 * (uint64_t)(self->task_rows * (self->earlier + self->batch)) * sizeof(float), 64);
     return FUSERUN_OK;
 }
 
 int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                       struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    const bool is_product = op->kind == FUSERUN_OP_LINEAR_DW_NORM;
+    const bool is_sum = op->kind == FUSERUN_OP_LINEAR_DW_SUM_NORM;
+    const bool is_product = is_sum || op->kind == FUSERUN_OP_LINEAR_DW_NORM;
     struct norm *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
@@ -216,13 +264,12 @@ int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fus
         self->batch = fuse_operand_rows(&op->inputs[0]);
         self->n = fuse_operand_columns(&op->inputs[0]);
         self->k = fuse_operand_columns(&op->inputs[1]);
-        const bool is_few_rows = (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
-        const size_t most = 2 * (size_t)(self->batch / BLOCK_ROWS + 2);
-        self->products = calloc(most, sizeof(self->products[0]));
-        if (fuse_operand_rows(&op->inputs[1]) != self->batch)
-            status = fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K)", error);
-        else if (self->products == NULL)
-            status = fuse_fail_op_memory(cpu, most * sizeof(self->products[0]), error);
+        self->earlier = is_sum ? fuse_operand_rows(&op->inputs[2]) : 0;
+        /* a sum's operands are only kept where they are smaller than dw: they have few rows */
+        const bool is_few_rows =
+            is_sum || (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
+        if (fuse_operand_rows(&op->inputs[1]) != self->batch || (is_sum && !fuse_do_earlier_fit(op)))
+            status = fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K)[, earlier dy (E, N), earlier x (E, K)]", error);
         else
             status = is_few_rows ? add_blocks(cpu, self, error) : add_panels(cpu, self, error);
     } else {

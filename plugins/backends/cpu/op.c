@@ -42,6 +42,8 @@ static const struct op_form forms[] = {
     [FUSERUN_OP_DROPOUT] = {"dropout", 1, 1, 1, 1, true},
     [FUSERUN_OP_SUM_SQUARES] = {"sum_squares", 1, 1, 1, 1, false},
     [FUSERUN_OP_LINEAR_DW_NORM] = {"linear_dw_norm", 2, 2, 1, 1, false},
+    [FUSERUN_OP_LINEAR_DW_SUM] = {"linear_dw_sum", 4, 4, 1, 1, false},
+    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = {"linear_dw_sum_norm", 4, 4, 1, 1, false},
 };
 
 static const struct op_form *find_form(uint32_t kind)
@@ -104,7 +106,7 @@ static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_
 {
     const bool is_sum = op->kind == FUSERUN_OP_CROSS_ENTROPY || op->kind == FUSERUN_OP_MSE ||
                         op->kind == FUSERUN_OP_SUM_LOSS || op->kind == FUSERUN_OP_SUM_SQUARES ||
-                        op->kind == FUSERUN_OP_LINEAR_DW_NORM;
+                        op->kind == FUSERUN_OP_LINEAR_DW_NORM || op->kind == FUSERUN_OP_LINEAR_DW_SUM_NORM;
     if (is_sum && is_output && index == 0)
         return FUSERUN_FLOAT64;
     if (op->kind == FUSERUN_OP_CROSS_ENTROPY && !is_output && index == 1)
@@ -142,8 +144,9 @@ int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct f
         op->output_count < form->min_outputs || op->output_count > form->max_outputs)
         return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: %u inputs and %u outputs",
                                form->name, op->input_count, op->output_count);
-    const uint32_t allowed = (form->may_accumulate ? FUSERUN_OP_ACCUMULATE : 0u) |
-                             (op->kind == FUSERUN_OP_LINEAR_DW ? FUSERUN_OP_PANELS : 0u);
+    const bool has_panels = op->kind == FUSERUN_OP_LINEAR_DW || op->kind == FUSERUN_OP_LINEAR_DW_SUM;
+    const uint32_t allowed =
+        (form->may_accumulate ? FUSERUN_OP_ACCUMULATE : 0u) | (has_panels ? FUSERUN_OP_PANELS : 0u);
     if ((op->flags & ~allowed) != 0 || op->flags == (FUSERUN_OP_ACCUMULATE | FUSERUN_OP_PANELS))
         return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend cpu: op %s: flags %#x", form->name,
                                op->flags);

@@ -66,14 +66,21 @@ enum fuse_op_kind {
 
     /* For a norm over all gradients. */
     FUSERUN_OP_SUM_SQUARES = 30,    /* g -> float64 (1): the sum of squares, in double */
-    FUSERUN_OP_LINEAR_DW_NORM = 31  /* dy (B, N), x (B, K) -> float64 (1): the sum of squares of dy^T x, which need not
+    FUSERUN_OP_LINEAR_DW_NORM = 31, /* dy (B, N), x (B, K) -> float64 (1): the sum of squares of dy^T x, which need not
                                        exist: ||dy^T x||^2 = sum over (x x^T) o (dy dy^T), or panel by panel, whichever is
                                        cheaper for the shape */
+
+    /* Accumulation. A backend may lack these: then gradients are kept between micro-batches. */
+    FUSERUN_OP_LINEAR_DW_SUM = 32,     /* dy (B, N), x (B, K), earlier dy (E, N), earlier x (E, K) -> dw (N, K): the sum over
+                                          an update's micro-batches, the earlier ones of integers[0] rows each. The same
+                                          sums in the same order as LINEAR_DW for the first of them, then LINEAR_DW with
+                                          FUSERUN_OP_ACCUMULATE for each of the others, dy and x last */
+    FUSERUN_OP_LINEAR_DW_SUM_NORM = 33 /* the same inputs -> float64 (1): the sum of squares of that dw */
 };
 
 enum fuse_op_flag {
     FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB, and DROPOUT as its own derivative) */
-    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW: output 0 is scratch for as many panels as are made at the same time, the
+    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW, LINEAR_DW_SUM: output 0 is scratch for as many panels as are made at the same time, the
                                         smaller of worker_count and panel_count; each finished panel goes to call->panel
                                         and is dropped */
 };
@@ -119,7 +126,7 @@ struct fuse_kernel_call {
 /* What a kernel wants, known when it is compiled. */
 struct fuse_kernel_info {
     uint32_t struct_size;
-    uint32_t panel_count;     /* LINEAR_DW: panels; a function of the weight's shape alone, so that every mode and any
+    uint32_t panel_count;     /* LINEAR_DW, LINEAR_DW_SUM: panels; a function of the weight's shape alone, so that every mode and any
                                  number of threads forms the same sums in the same order */
     int64_t panel_rows;       /* rows of a panel; the last may be shorter */
     uint64_t workspace_bytes;
