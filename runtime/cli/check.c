@@ -298,8 +298,12 @@ int fuse_command_check(const struct fuse_arguments *arguments)
     int status = fuse_outputs_check(experiment, arguments->words[0], true, &outputs, &error);
     if (status == FUSERUN_OK)
         status = fuse_fit_check(experiment, true, &error);
-    if (status == FUSERUN_OK)
+    if (status == FUSERUN_OK || status == FUSERUN_ERROR_CONFIG)
         fuse_diagnostics_print(experiment->diagnostics, stderr);
+    if (status == FUSERUN_ERROR_CONFIG) {
+        exit_status = FUSE_EXIT_USAGE;
+        goto out;
+    }
     if (status == FUSERUN_OK && arguments->wants_json)
         add_json(experiment, &text);
     else if (status == FUSERUN_OK)

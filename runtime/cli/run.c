@@ -2,6 +2,7 @@
 #include "train/fit.h"
 #include "train/loop.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 int fuse_command_run(const struct fuse_arguments *arguments)
@@ -21,6 +22,11 @@ int fuse_command_run(const struct fuse_arguments *arguments)
     fuse_diagnostics_print(experiment->diagnostics, stderr);
     if (status == FUSERUN_ERROR_CONFIG) {
         exit_status = FUSE_EXIT_USAGE;
+        goto out;
+    }
+    if (status == FUSERUN_OK && fuse_outputs_are_done(experiment, &outputs)) {
+        printf("all %" PRId64 " updates are done already, results in %s\n", experiment->total_updates, outputs.folder);
+        (void)fflush(stdout);
         goto out;
     }
     if (status == FUSERUN_OK)

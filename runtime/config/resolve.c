@@ -282,6 +282,12 @@ static bool is_memory_limit(const char *text)
     return strcmp(text, "auto") == 0 || strcmp(text, "none") == 0 || (fuse_size_parse(text, &bytes) && bytes > 0);
 }
 
+/* run.resume is one of two words, or the path of a checkpoint. */
+static bool is_resume(const struct fuse_section *section, const struct fuse_option *option)
+{
+    return section->role == FUSE_ROLE_RUN && strcmp(option->key, "resume") == 0;
+}
+
 /* What a table cannot say, and what this build cannot do. */
 static void check_value(struct fuse_config *config, const struct fuse_section *section, struct fuse_entry *entry,
                         const struct fuse_value *value, struct fuse_diagnostics *diagnostics)
@@ -297,8 +303,9 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
                         "'" FUSE_SHOWN "' is not one of auto, none, a size (512MiB, 2GiB)", FUSE_SHOW(value->texts[0]));
         return;
     }
-    if (config->resolver->checks_data_files && fuse_role_kind(section->role) == FUSERUN_KIND_DATASET &&
-        value->option.type == FUSERUN_OPTION_PATH && value->count == 1 && access(value->texts[0], R_OK) != 0) {
+    const bool is_input = fuse_role_kind(section->role) == FUSERUN_KIND_DATASET || is_resume(section, &value->option);
+    if (config->resolver->checks_data_files && is_input && value->option.type == FUSERUN_OPTION_PATH &&
+        value->count == 1 && access(value->texts[0], R_OK) != 0) {
         fuse_entry_fail(config, diagnostics, section->name, entry, "cannot open '%s': %s", value->texts[0],
                         strerror(errno));
         return;
@@ -309,9 +316,7 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
     else
         fuse_value_format(value, &text);
     const char *accepted = text.failed ? NULL : fuse_unsupported(section->role, key, text.data);
-    if (accepted != NULL && *accepted == '\0')
-        fuse_entry_fail(config, diagnostics, section->name, entry, "not supported by this build yet");
-    else if (accepted != NULL) {
+    if (accepted != NULL) {
         fuse_text_add_choices(&wanted, accepted);
         fuse_entry_fail(config, diagnostics, section->name, entry,
                         "'" FUSE_SHOWN "' is not supported by this build yet; it takes %s", FUSE_SHOW(text.data),
@@ -338,6 +343,8 @@ static void value_from_entry(struct fuse_config *config, struct fuse_section *se
     if (text == NULL)
         return;
     const bool is_output = section->role == FUSE_ROLE_RUN && strcmp(option->key, "output") == 0;
+    if (is_resume(section, option) && strcmp(text, "auto") != 0 && strcmp(text, "never") != 0)
+        value->option.type = FUSERUN_OPTION_PATH;
     const char *folder = is_output ? config->working_folder : entry->layer->folder;
     struct fuse_text message = {0};
     const int status = fuse_value_parse(&section->options->arena, value, text, folder, &message);

@@ -121,9 +121,8 @@ static const struct {
     const char *key;
     const char *accepted;
 } unsupported[] = {
-    {FUSE_ROLE_RUN, "device", "auto|cpu"},      {FUSE_ROLE_RUN, "precision", "fp32"},
-    {FUSE_ROLE_RUN, "resume", "auto|never"},    {FUSE_ROLE_CHECKPOINT, "every", ""},
-    {FUSE_ROLE_CHECKPOINT, "background", "no"},
+    {FUSE_ROLE_RUN, "device", "auto|cpu"},
+    {FUSE_ROLE_RUN, "precision", "fp32"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])

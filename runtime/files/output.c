@@ -38,9 +38,28 @@ static char *folder_of(const char *path, const char **name)
     return slash == path ? fuse_strdup("/") : fuse_strndup(path, (size_t)(slash - path));
 }
 
-int fuse_output_open(const char *path, struct fuse_output **output, struct fuse_error *error)
+/* A name in the folder that no other call of this process gives, nor another process. */
+static char *temporary_name(const char *folder, const char *name)
 {
     static atomic_uint counter;
+    return fuse_format("%s/.%.*s.%ld-%u.tmp", folder, NAME_BYTES, name, (long)getpid(), atomic_fetch_add(&counter, 1));
+}
+
+bool fuse_output_is_leftover(const char *candidate, const char *name)
+{
+    const size_t length = strlen(name) < NAME_BYTES ? strlen(name) : NAME_BYTES;
+    if (candidate[0] != '.' || strncmp(candidate + 1, name, length) != 0 || candidate[1 + length] != '.')
+        return false;
+    const char *process = candidate + length + 2;
+    const size_t process_length = strspn(process, "0123456789");
+    const char *count = process + process_length + (process[process_length] == '-');
+    const size_t count_length = strspn(count, "0123456789");
+    return process_length > 0 && count_length > 0 && count > process + process_length &&
+           strcmp(count + count_length, ".tmp") == 0;
+}
+
+int fuse_output_open(const char *path, struct fuse_output **output, struct fuse_error *error)
+{
     int status = FUSERUN_OK;
     const char *name;
     *output = NULL;
@@ -58,8 +77,7 @@ int fuse_output_open(const char *path, struct fuse_output **output, struct fuse_
         FUSE_TRY_OUT(fuse_fail_errno(error, "write", path, *path == '\0' ? ENOENT : EISDIR));
     for (int attempt = 0; self->descriptor < 0; attempt++) {
         free(self->temporary);
-        self->temporary = fuse_format("%s/.%.*s.%ld-%u.tmp", self->folder, NAME_BYTES, name, (long)getpid(),
-                                      atomic_fetch_add(&counter, 1));
+        self->temporary = temporary_name(self->folder, name);
         if (self->temporary == NULL)
             FUSE_TRY_OUT(fuse_fail_memory(error, "a file's name", strlen(path)));
         self->descriptor = open(self->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -108,6 +126,24 @@ int fuse_output_write(struct fuse_output *output, const void *bytes, size_t coun
     if (count > 0)
         memcpy(output->buffer + output->used, bytes, count);
     output->used += count;
+    return FUSERUN_OK;
+}
+
+int fuse_output_rewrite(struct fuse_output *output, uint64_t offset, const void *bytes, size_t count,
+                        struct fuse_error *error)
+{
+    const unsigned char *from = bytes;
+    FUSE_TRY(flush(output, error));
+    while (count > 0) {
+        const ssize_t written = pwrite(output->descriptor, from, count, (off_t)offset);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written <= 0)
+            return fuse_fail_errno(error, "write", output->path, written < 0 ? errno : EIO);
+        from += written;
+        offset += (uint64_t)written;
+        count -= (size_t)written;
+    }
     return FUSERUN_OK;
 }
 
@@ -182,6 +218,31 @@ int fuse_output_text(const char *path, const char *text, size_t length, struct f
     FUSE_TRY_OUT(fuse_output_commit(&output, error));
 out:
     fuse_output_abandon(&output);
+    return status;
+}
+
+int fuse_output_link(const char *path, const char *target, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    const char *name;
+    char *folder = folder_of(path, &name);
+    char *temporary = folder == NULL ? NULL : temporary_name(folder, name);
+    if (temporary == NULL)
+        FUSE_TRY_OUT(fuse_fail_memory(error, "a link's name", strlen(path)));
+    if (symlink(target, temporary) != 0) {
+        if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS)
+            status = fuse_fail_errno(error, "write", path, errno);
+        goto out;
+    }
+    if (rename(temporary, path) != 0) {
+        status = fuse_fail_errno(error, "write", path, errno);
+        (void)unlink(temporary);
+        goto out;
+    }
+    FUSE_TRY_OUT(sync_folder(folder, path, error));
+out:
+    free(temporary);
+    free(folder);
     return status;
 }
 

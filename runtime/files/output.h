@@ -5,10 +5,15 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
+
 struct fuse_output;
 
 int fuse_output_open(const char *path, struct fuse_output **output, struct fuse_error *error);
 int fuse_output_write(struct fuse_output *output, const void *bytes, size_t count, struct fuse_error *error);
+/* Writes over bytes that were written before: of what is known only when all the rest has been. */
+int fuse_output_rewrite(struct fuse_output *output, uint64_t offset, const void *bytes, size_t count,
+                        struct fuse_error *error);
 /* Syncs, renames, closes, frees. */
 int fuse_output_commit(struct fuse_output **output, struct fuse_error *error);
 /* Removes the temporary file; NULL-safe. */
@@ -20,6 +25,13 @@ int fuse_output_text(const char *path, const char *text, size_t length, struct f
 /* fsync, for files written otherwise: 0 or an errno. Not an error where there is nothing that could be synced (EINVAL).
  */
 int fuse_sync_descriptor(int descriptor);
+
+/* Points the symbolic link `path` at `target` (as it is to stand in the link) in one step: whoever looks finds the old
+ * target or the new one. A file system that has no such links is left without; that is no error. */
+int fuse_output_link(const char *path, const char *target, struct fuse_error *error);
+
+/* Whether a name is one that the calls above may have left behind, of a file `name`, where the process was killed. */
+bool fuse_output_is_leftover(const char *candidate, const char *name);
 
 /* Makes a folder and its parents. */
 int fuse_make_folders(const char *path, struct fuse_error *error);

@@ -24,6 +24,11 @@ const char *fuse_safetensors_metadata(const struct fuse_safetensors *file, const
 int fuse_safetensors_read(const struct fuse_safetensors *file, const struct fuse_safetensors_entry *entry,
                           uint64_t offset, void *bytes, uint64_t byte_count, struct fuse_error *error);
 
+/* The same of the file itself: its header and all. */
+int fuse_safetensors_read_file(const struct fuse_safetensors *file, uint64_t offset, void *bytes, uint64_t byte_count,
+                               struct fuse_error *error);
+const char *fuse_safetensors_path(const struct fuse_safetensors *file);
+
 /* ---- writing -------------------------------------------------------------------------------------------------- */
 
 struct fuse_safetensors_output {
@@ -43,5 +48,10 @@ struct fuse_safetensors_output {
  * metadata_count counts the pairs. The order of the data is by dtype size, largest first, then name. */
 int fuse_safetensors_write(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
                            const char *const *metadata, size_t metadata_count, struct fuse_error *error);
+
+/* The same with checksums (files/checksums.h) in the metadata: they are made while the data is written, and put into
+ * the header at the end. */
+int fuse_safetensors_write_checked(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
+                                   const char *const *metadata, size_t metadata_count, struct fuse_error *error);
 
 #endif

@@ -519,3 +519,14 @@ int fuse_safetensors_read(const struct fuse_safetensors *file, const struct fuse
         return bad_tensor(file, error, entry->name, "a read reaches past its end");
     return fuse_input_read(&file->input, entry->offset + offset, bytes, byte_count, error);
 }
+
+int fuse_safetensors_read_file(const struct fuse_safetensors *file, uint64_t offset, void *bytes, uint64_t byte_count,
+                               struct fuse_error *error)
+{
+    return fuse_input_read(&file->input, offset, bytes, byte_count, error);
+}
+
+const char *fuse_safetensors_path(const struct fuse_safetensors *file)
+{
+    return file->input.path;
+}

@@ -1,17 +1,20 @@
 #include "files/safetensors.h"
 
 #include "base/text.h"
+#include "files/checksums.h"
 #include "files/files.h"
 #include "files/output.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Counts what a produce() hands over, so that a wrong count never makes a file. */
 struct sink {
     struct fuse_output *output;
     const struct fuse_safetensors_output *tensor;
     uint64_t left;
+    XXH3_state_t *hash; /* NULL: nobody asks */
 };
 
 static int sink_write(void *user, const void *bytes, size_t count, struct fuse_error *error)
@@ -21,6 +24,8 @@ static int sink_write(void *user, const void *bytes, size_t count, struct fuse_e
         return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': more bytes to write than its shape takes",
                          sink->tensor->name);
     sink->left -= count;
+    if (sink->hash != NULL)
+        (void)XXH3_64bits_update(sink->hash, bytes, count);
     return fuse_output_write(sink->output, bytes, count, error);
 }
 
@@ -71,17 +76,24 @@ static int compare_pairs(const void *a, const void *b)
     return strcmp(((const struct pair *)a)->key, ((const struct pair *)b)->key);
 }
 
-/* Sorted by key: the same metadata gives the same bytes, in whatever order it comes. */
-static int add_metadata(struct fuse_text *header, const char *const *metadata, size_t count, struct fuse_error *error)
+/* Sorted by key: the same metadata gives the same bytes, in whatever order it comes. Checksums stand before all. */
+static int add_metadata(struct fuse_text *header, const char *const *metadata, size_t count, size_t checksum_count,
+                        struct fuse_error *error)
 {
     int status = FUSERUN_OK;
-    struct pair *pairs = malloc(count * sizeof *pairs);
+    struct pair *pairs = malloc((count + 1) * sizeof *pairs);
     if (pairs == NULL)
         return fuse_fail_memory(error, "a file's metadata", count * sizeof *pairs);
     for (size_t i = 0; i < count; i++)
         pairs[i] = (struct pair){metadata[2 * i], metadata[2 * i + 1]};
     qsort(pairs, count, sizeof *pairs, compare_pairs);
     fuse_text_add(header, "\"" FUSE_SAFETENSORS_METADATA "\":{");
+    if (checksum_count > 0)
+        fuse_text_add(header, "\"" FUSE_CHECKSUMS_KEY "\":\"");
+    for (size_t i = 0; i < checksum_count; i++)
+        fuse_text_add(header, "0000000000000000");
+    if (checksum_count > 0)
+        fuse_text_add(header, count > 0 ? "\"," : "\"");
     for (size_t i = 0; i < count; i++) {
         if (!fuse_is_utf8(pairs[i].key, strlen(pairs[i].key)) ||
             !fuse_is_utf8(pairs[i].value, strlen(pairs[i].value)) ||
@@ -100,12 +112,12 @@ out:
 }
 
 static int make_header(const struct fuse_safetensors_output *const *sorted, size_t count, const char *const *metadata,
-                       size_t metadata_count, struct fuse_text *header, struct fuse_error *error)
+                       size_t metadata_count, bool has_checksums, struct fuse_text *header, struct fuse_error *error)
 {
     uint64_t offset = 0;
     fuse_text_add(header, "{");
-    if (metadata_count > 0)
-        FUSE_TRY(add_metadata(header, metadata, metadata_count, error));
+    if (metadata_count > 0 || has_checksums)
+        FUSE_TRY(add_metadata(header, metadata, metadata_count, has_checksums ? count + 1 : 0, error));
     for (size_t i = 0; i < count; i++) {
         const struct fuse_safetensors_output *tensor = sorted[i];
         const uint64_t begin = offset;
@@ -132,16 +144,43 @@ static int make_header(const struct fuse_safetensors_output *const *sorted, size
     return FUSERUN_OK;
 }
 
-int fuse_safetensors_write(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
-                           const char *const *metadata, size_t metadata_count, struct fuse_error *error)
+/* All of it that is known before: the data's checksums are filled in already, the header's own comes last. */
+static int finish_header(struct fuse_output *output, struct fuse_text *header, struct fuse_error *error)
+{
+    fuse_checksum_write(XXH3_64bits(header->data, header->length), header->data + strlen(FUSE_CHECKSUMS_START));
+    return fuse_output_rewrite(output, 8, header->data, header->length, error);
+}
+
+static int write_data(struct fuse_output *output, const struct fuse_safetensors_output *const *sorted, size_t count,
+                      XXH3_state_t *hash, char *digits, struct fuse_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct sink sink = {output, sorted[i], sorted[i]->byte_count, hash};
+        if (hash != NULL)
+            (void)XXH3_64bits_reset(hash);
+        FUSE_TRY(sorted[i]->produce(sorted[i]->user, sorted[i], sink_write, &sink, error));
+        if (sink.left != 0)
+            return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                             "tensor '%s': fewer bytes to write than its shape takes", sorted[i]->name);
+        if (hash != NULL)
+            fuse_checksum_write(XXH3_64bits_digest(hash), digits + FUSE_CHECKSUM_DIGITS * (i + 1));
+    }
+    return FUSERUN_OK;
+}
+
+static int write_file(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
+                      const char *const *metadata, size_t metadata_count, bool has_checksums, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
     struct fuse_text header = {0};
     struct fuse_output *output = NULL;
+    XXH3_state_t *hash = NULL;
     unsigned char prefix[8];
     const struct fuse_safetensors_output **sorted = malloc((output_count + 1) * sizeof *sorted);
     if (sorted == NULL)
         return fuse_fail_memory(error, "a file's list of tensors", output_count * sizeof *sorted);
+    if (has_checksums && (hash = XXH3_createState()) == NULL)
+        FUSE_TRY_OUT(fuse_fail_memory(error, "checksums", sizeof *sorted));
     for (size_t i = 0; i < output_count; i++) {
         FUSE_TRY_OUT(check_output(&outputs[i], error));
         sorted[i] = &outputs[i];
@@ -152,23 +191,33 @@ int fuse_safetensors_write(const char *path, const struct fuse_safetensors_outpu
             FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': two of this name to write",
                                    sorted[i]->name));
     qsort(sorted, output_count, sizeof *sorted, compare_outputs);
-    FUSE_TRY_OUT(make_header(sorted, output_count, metadata, metadata_count, &header, error));
+    FUSE_TRY_OUT(make_header(sorted, output_count, metadata, metadata_count, has_checksums, &header, error));
     for (size_t i = 0; i < sizeof prefix; i++)
         prefix[i] = (unsigned char)(header.length >> (8 * i));
     FUSE_TRY_OUT(fuse_output_open(path, &output, error));
     FUSE_TRY_OUT(fuse_output_write(output, prefix, sizeof prefix, error));
     FUSE_TRY_OUT(fuse_output_write(output, header.data, header.length, error));
-    for (size_t i = 0; i < output_count; i++) {
-        struct sink sink = {output, sorted[i], sorted[i]->byte_count};
-        FUSE_TRY_OUT(sorted[i]->produce(sorted[i]->user, sorted[i], sink_write, &sink, error));
-        if (sink.left != 0)
-            FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL,
-                                   "tensor '%s': fewer bytes to write than its shape takes", sorted[i]->name));
-    }
+    FUSE_TRY_OUT(write_data(output, sorted, output_count, hash,
+                            has_checksums ? header.data + strlen(FUSE_CHECKSUMS_START) : NULL, error));
+    if (has_checksums)
+        FUSE_TRY_OUT(finish_header(output, &header, error));
     FUSE_TRY_OUT(fuse_output_commit(&output, error));
 out:
     fuse_output_abandon(&output);
     fuse_text_free(&header);
+    (void)XXH3_freeState(hash);
     free(sorted);
     return status;
+}
+
+int fuse_safetensors_write(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
+                           const char *const *metadata, size_t metadata_count, struct fuse_error *error)
+{
+    return write_file(path, outputs, output_count, metadata, metadata_count, false, error);
+}
+
+int fuse_safetensors_write_checked(const char *path, const struct fuse_safetensors_output *outputs, size_t output_count,
+                                   const char *const *metadata, size_t metadata_count, struct fuse_error *error)
+{
+    return write_file(path, outputs, output_count, metadata, metadata_count, true, error);
 }

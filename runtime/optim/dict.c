@@ -281,3 +281,14 @@ int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, u
     dict->scratch = next;
     return fuse_clip_allocate(dict, error);
 }
+
+const char *fuse_rule_name(const char *list, uint32_t index, size_t *length)
+{
+    const char *at = list == NULL ? "" : list + strspn(list, "( ");
+    for (; index > 0 && *at != '\0'; index--) {
+        at += strcspn(at, " ,)");
+        at += strspn(at, " ,");
+    }
+    *length = strcspn(at, " ,)");
+    return *length == 0 ? NULL : at;
+}

@@ -109,6 +109,9 @@ int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fu
 enum fuse_gradient_use fuse_dict_gradient_use(const struct fuse_dict *dict);
 fuse_after_backward fuse_dict_after_backward; /* user = the dict */
 
+/* The name at `index` of a rule's list, "(exp_avg, exp_avg_sq)"; borrowed, *length bytes of it. NULL: there is none. */
+const char *fuse_rule_name(const char *list, uint32_t index, size_t *length);
+
 /* Before the backward pass of an update, with groups' hyper set; and after it: step counts move. */
 void fuse_dict_begin(struct fuse_dict *dict);
 int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error);

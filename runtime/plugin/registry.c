@@ -369,6 +369,12 @@ out:
     return status;
 }
 
+void fuse_registry_visit_loaded(const struct fuse_registry *registry, const struct fuse_registry_visitor *visitor)
+{
+    for (size_t i = 0; i < registry->file_count; i++)
+        visit_record(registry->files[i], visitor);
+}
+
 int fuse_registry_visit_all(struct fuse_registry *registry, const struct fuse_registry_visitor *visitor,
                             struct fuse_error *error)
 {

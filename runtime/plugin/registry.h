@@ -54,6 +54,9 @@ struct fuse_registry_visitor {
 int fuse_registry_visit_all(struct fuse_registry *registry, const struct fuse_registry_visitor *visitor,
                             struct fuse_error *error);
 
+/* The same for those that are loaded already: after a config was resolved, what it uses. */
+void fuse_registry_visit_loaded(const struct fuse_registry *registry, const struct fuse_registry_visitor *visitor);
+
 /* True if `file` lies in a folder that comes with fuserun (source tree, build, installation): such plugins are written
  * to resolved configs by name, others by file. */
 bool fuse_registry_is_standard(const struct fuse_registry *registry, const char *file);

@@ -2,6 +2,7 @@
 
 #include "config/options.h"
 #include "memory/resident.h"
+#include "train/resume.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
@@ -156,21 +157,34 @@ static int open_data(struct fuse_experiment *experiment, struct fuse_error *erro
     return FUSERUN_OK;
 }
 
+/* 0 where the section or the key is absent. */
+static int64_t updates_of_span(const struct fuse_experiment *experiment, const struct fuse_options *options,
+                               const char *key)
+{
+    int64_t updates = 0;
+    if (options == NULL || !fuse_option_is_set(options, key))
+        return 0;
+    const char *unit = fuse_option_text(options, key);
+    const int64_t count = fuse_option_integer(options, key);
+    const bool counts_epochs = unit != NULL && strncmp(unit, "epoch", 5) == 0;
+    return __builtin_mul_overflow(count, counts_epochs ? experiment->updates_per_epoch : 1, &updates) ? INT64_MAX
+                                                                                                      : updates;
+}
+
 static void count_updates(struct fuse_experiment *experiment)
 {
     const struct fuse_options *run = fuse_config_options(experiment->config, "run");
     const struct fuse_options *evaluation = fuse_config_options(experiment->config, "eval");
+    const struct fuse_options *checkpoint = fuse_config_options(experiment->config, "checkpoint");
     experiment->accumulate = fuse_option_integer(fuse_config_options(experiment->config, "optimizer"), "accumulate");
     experiment->updates_per_epoch = (fuse_source_batch_count(&experiment->train) - 1) / experiment->accumulate + 1;
     experiment->total_updates = fuse_option_is_set(run, "steps")
                                     ? fuse_option_integer(run, "steps")
                                     : fuse_option_integer(run, "epochs") * experiment->updates_per_epoch;
-    if (evaluation == NULL)
-        return;
-    const char *unit = fuse_option_text(evaluation, "every");
-    const int64_t every = fuse_option_integer(evaluation, "every");
-    experiment->evaluate_every =
-        unit != NULL && strncmp(unit, "epoch", 5) == 0 ? every * experiment->updates_per_epoch : every;
+    experiment->evaluate_every = updates_of_span(experiment, evaluation, "every");
+    experiment->checkpoint_every = updates_of_span(experiment, checkpoint, "every");
+    experiment->checkpoints_in_background =
+        experiment->checkpoint_every > 0 && fuse_option_bool(checkpoint, "background") != 0;
 }
 
 /* ---- the model ------------------------------------------------------------------------------------------------- */
@@ -549,6 +563,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_dict_free(&old->dict);
     fuse_clock_free(&old->clock);
     fuse_weights_file_close(&old->weights);
+    fuse_resume_free(&old->resume);
     fuse_hold_free(&old->hold);
     fuse_graph_free(&old->short_graph);
     fuse_graph_free(&old->graph);

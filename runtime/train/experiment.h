@@ -50,7 +50,9 @@ struct fuse_experiment {
     int64_t accumulate; /* micro-batches in an update */
     int64_t updates_per_epoch;
     int64_t total_updates;
-    int64_t evaluate_every; /* in updates; 0: never but at the end */
+    int64_t evaluate_every;   /* in updates; 0: never but at the end */
+    int64_t checkpoint_every; /* in updates; 0: no checkpoints */
+    bool checkpoints_in_background;
 
     struct fuse_graph *graph;          /* of a full training batch: what names the parameters */
     struct fuse_graph *short_graph;    /* of an epoch's last batch, where that is shorter and trained on */
@@ -67,6 +69,8 @@ struct fuse_experiment {
     uint64_t persistent[FUSE_CATEGORY_COUNT];
     struct fuse_peak predicted;
     uint64_t resident_base_bytes; /* of the process, before the model */
+
+    struct fuse_resume *resume; /* from fuse_resume_find(); NULL: the run starts afresh */
 
     /* From fuse_experiment_allocate. */
     struct fuse_ledger *ledger;

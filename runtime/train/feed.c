@@ -89,6 +89,19 @@ int64_t fuse_feed_update(const struct fuse_feed *feed, int64_t most, int64_t *sa
     return count;
 }
 
+void fuse_feed_seek(struct fuse_feed *feed, int64_t epoch, int64_t batches)
+{
+    const int64_t count = feed->source->info.sample_count, full = fuse_source_full_batch(feed->source);
+    fuse_feed_begin_epoch(feed, epoch);
+    feed->next = batches < (count + full - 1) / full ? batches * full : count;
+}
+
+int64_t fuse_feed_batches(const struct fuse_feed *feed)
+{
+    const int64_t full = fuse_source_full_batch(feed->source);
+    return (feed->next + full - 1) / full;
+}
+
 int64_t fuse_feed_next_size(const struct fuse_feed *feed)
 {
     const int64_t left = feed->source->info.sample_count - feed->next;

@@ -1,6 +1,7 @@
 #include "train/loop.h"
 
 #include "base/number.h"
+#include "train/resume.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -131,31 +132,124 @@ static bool is_evaluation_due(const struct fuse_experiment *experiment)
             (experiment->evaluate_every > 0 && completed % experiment->evaluate_every == 0));
 }
 
-static int run_updates(struct fuse_run_state *state, struct fuse_error *error)
+/* ---- checkpoints ------------------------------------------------------------------------------------------------ */
+
+static struct fuse_checkpoint_record record_of(const struct fuse_run_state *state)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    const struct fuse_feed *feed = &experiment->train_feed;
+    return (struct fuse_checkpoint_record){
+        .step = experiment->clock->completed_updates,
+        .epoch = state->epochs_begun,
+        .batches = state->epochs_begun > 0 ? fuse_feed_batches(feed) : 0,
+        .drawn = (int64_t)feed->ordinal,
+        .batch_size = experiment->train.batch_size,
+        .samples = experiment->train.info.sample_count,
+        .seed = (int64_t)experiment->seed,
+        .skips = state->skips_in_a_row,
+        .is_evaluation_due = state->is_evaluation_due,
+    };
+}
+
+/* The run as the checkpoint has it. What is not in the dict and the clock, fuse_experiment_allocate() could not load.
+ */
+static void restore(struct fuse_run_state *state)
 {
     struct fuse_experiment *experiment = state->experiment;
+    struct fuse_feed *feed = &experiment->train_feed;
+    const struct fuse_resume *resume = experiment->resume;
+    const struct fuse_checkpoint_record *record = &resume->record;
+    state->epochs_begun = record->epoch;
+    state->skips_in_a_row = record->skips < MOST_SKIPS ? (int)record->skips : 0;
+    state->is_evaluation_due = record->is_evaluation_due && experiment->has_evaluation;
+    state->is_saved = true;
+    feed->ordinal = (uint64_t)record->drawn;
+    if (record->epoch > 0)
+        fuse_feed_seek(feed, record->epoch - 1, resume->begins_epoch ? INT64_MAX : record->batches);
+}
+
+static int save(struct fuse_run_state *state, struct fuse_metrics *metrics, struct fuse_error *error)
+{
+    const struct fuse_checkpoint_record record = record_of(state);
+    if (state->is_saved)
+        return FUSERUN_OK;
+    FUSE_TRY(fuse_checkpoints_save(state->checkpoints, &record, metrics, error));
+    state->is_saved = true;
+    return FUSERUN_OK;
+}
+
+static int stop(struct fuse_run_state *state, struct fuse_error *error)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    fuse_progress_clear(&state->progress);
+    FUSE_TRY(save(state, &state->metrics, error));
+    FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
+    return fuse_fail(error, FUSERUN_ERROR_INTERRUPTED, NULL, "stopped after step %" PRId64 " of %" PRId64 "%s",
+                     experiment->clock->completed_updates, experiment->total_updates,
+                     state->checkpoints != NULL ? "; the run goes on from there when started again" : "");
+}
+
+/* ---- the run ---------------------------------------------------------------------------------------------------- */
+
+static int run_one(struct fuse_run_state *state, int64_t *before_ns, struct fuse_error *error)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    int64_t samples = 0;
+    state->is_saved = false;
+    FUSE_TRY(run_update(state, &samples, error));
+    const int64_t now_ns = fuse_now_ns();
+    const int64_t step_ns = now_ns - *before_ns;
+    *before_ns = now_ns;
+    state->samples += samples;
+    state->training_ns += step_ns;
+    FUSE_TRY(log_update(state, samples, step_ns, now_ns, error));
+    FUSE_TRY(count_skip(state, error));
+    if (!experiment->dict->clip.skips_nonfinite)
+        FUSE_TRY(check_finite(state, error));
+    state->is_evaluation_due = !state->is_skipped && is_evaluation_due(experiment);
+    return FUSERUN_OK;
+}
+
+/* What stands between two updates: an evaluation, a checkpoint. A checkpoint holds what an evaluation told the
+ * schedules; one that was broken off is due again. */
+static int between_updates(struct fuse_run_state *state, int64_t *before_ns, struct fuse_error *error)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    const int64_t completed = experiment->clock->completed_updates;
+    const bool is_asked = fuse_signals_save_asked();
+    if (state->is_evaluation_due) {
+        FUSE_TRY(fuse_metrics_flush(&state->metrics, fuse_now_ns(), error));
+        const int status = fuse_evaluate(state, error);
+        if (status == FUSERUN_ERROR_INTERRUPTED)
+            return stop(state, error);
+        FUSE_TRY(status);
+        state->is_evaluation_due = false;
+        state->is_saved = false;
+        *before_ns = fuse_now_ns();
+    }
+    /* The last update's is saved when all is done. */
+    const bool is_due = experiment->checkpoint_every > 0 && completed % experiment->checkpoint_every == 0 &&
+                        completed > state->saved_updates && completed < experiment->total_updates;
+    if (is_due || is_asked) {
+        state->saved_updates = completed;
+        FUSE_TRY(save(state, &state->metrics, error));
+        *before_ns = fuse_now_ns();
+    }
+    return FUSERUN_OK;
+}
+
+static int run_updates(struct fuse_run_state *state, struct fuse_error *error)
+{
+    const struct fuse_experiment *experiment = state->experiment;
     int64_t before_ns = fuse_now_ns();
+    FUSE_TRY(between_updates(state, &before_ns, error));
     while (experiment->clock->completed_updates < experiment->total_updates) {
         if (fuse_signals_asked())
-            return fuse_fail(error, FUSERUN_ERROR_INTERRUPTED, NULL, "stopped after step %" PRId64 " of %" PRId64,
-                             experiment->clock->completed_updates, experiment->total_updates);
-        int64_t samples = 0;
-        FUSE_TRY(run_update(state, &samples, error));
-        const int64_t now_ns = fuse_now_ns();
-        const int64_t step_ns = now_ns - before_ns;
-        before_ns = now_ns;
-        state->samples += samples;
-        state->training_ns += step_ns;
-        FUSE_TRY(log_update(state, samples, step_ns, now_ns, error));
-        FUSE_TRY(count_skip(state, error));
-        if (!experiment->dict->clip.skips_nonfinite)
-            FUSE_TRY(check_finite(state, error));
-        if (!state->is_skipped && is_evaluation_due(experiment)) {
-            FUSE_TRY(fuse_metrics_flush(&state->metrics, now_ns, error));
-            FUSE_TRY(fuse_evaluate(state, error));
-            before_ns = fuse_now_ns();
-        }
+            return stop(state, error);
+        FUSE_TRY(run_one(state, &before_ns, error));
+        FUSE_TRY(between_updates(state, &before_ns, error));
     }
+    FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
     /* The last update has no loss behind it that would show what it did to the weights. */
     return check_weights(state, error);
 }
@@ -177,26 +271,43 @@ static void summarise(struct fuse_run_state *state, const struct fuse_outputs *o
     fuse_progress_finish(&state->progress, &summary);
 }
 
+/* Everything is trained: the last checkpoint, with the metrics closed and on disk, then what a run leaves. */
+static int finish(struct fuse_run_state *state, const struct fuse_outputs *outputs, struct fuse_error *error)
+{
+    state->is_saved = false; /* one that the run went on from may lie elsewhere */
+    FUSE_TRY(save(state, NULL, error));
+    FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
+    FUSE_TRY(fuse_outputs_finish(state->experiment, outputs, error));
+    summarise(state, outputs);
+    return FUSERUN_OK;
+}
+
 int fuse_run(struct fuse_experiment *experiment, const struct fuse_outputs *outputs, struct fuse_error *error)
 {
+    const struct fuse_resume *resume = experiment->resume;
     struct fuse_run_state state = {.experiment = experiment, .metrics.descriptor = -1};
     char *path = fuse_outputs_path(outputs, "metrics.jsonl");
     if (path == NULL)
         return fuse_fail_memory(error, "a path", strlen(outputs->folder));
-    int status = fuse_metrics_open(path, experiment->clock, &state.metrics, error);
+    int status =
+        fuse_metrics_open(path, experiment->clock, resume != NULL ? &resume->record : NULL, &state.metrics, error);
     free(path);
+    if (status == FUSERUN_OK)
+        status = fuse_checkpoints_new(experiment, outputs->folder, &state.checkpoints, error);
     if (status == FUSERUN_OK) {
+        if (resume != NULL)
+            restore(&state);
         fuse_progress_start(&state.progress, experiment);
         status = run_updates(&state, error);
         fuse_progress_clear(&state.progress);
     }
     /* The first error is the one to tell; the log is closed in any case. */
-    const int closed = fuse_metrics_close(&state.metrics, status == FUSERUN_OK ? error : NULL);
+    struct fuse_error *const told = status == FUSERUN_OK ? error : NULL;
+    const int closed = fuse_metrics_close(&state.metrics, told);
     if (status == FUSERUN_OK)
         status = closed;
     if (status == FUSERUN_OK)
-        status = fuse_outputs_finish(experiment, outputs, error);
-    if (status == FUSERUN_OK)
-        summarise(&state, outputs);
+        status = finish(&state, outputs, error);
+    fuse_checkpoints_free(&state.checkpoints);
     return status;
 }

@@ -2,6 +2,7 @@
 #ifndef FUSE_TRAIN_LOOP_H
 #define FUSE_TRAIN_LOOP_H
 
+#include "train/checkpoint.h"
 #include "train/experiment.h"
 #include "train/metrics.h"
 #include "train/outputs.h"
@@ -17,8 +18,12 @@ struct fuse_run_state {
     struct fuse_metrics metrics;
     struct fuse_progress progress;
     double last_loss;
-    int64_t epochs_begun; /* of the training data */
-    bool is_skipped;      /* the present update was, for a gradient that is not finite */
+    int64_t epochs_begun;                 /* of the training data */
+    struct fuse_checkpoints *checkpoints; /* NULL: none are written */
+    int64_t saved_updates;                /* the last step for which one was due */
+    bool is_saved;                        /* nothing has happened since the last checkpoint */
+    bool is_evaluation_due;               /* for the present step */
+    bool is_skipped;                      /* the present update was, for a gradient that is not finite */
     int skips_in_a_row;
     double evaluation_loss;
     double evaluation_accuracy;
@@ -36,8 +41,11 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
 /* evaluate.c: once over the evaluation data, in its order; logs and shows the result. */
 int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error);
 
-/* signals.c: SIGINT and SIGTERM ask for an end; a second one ends the process at once. */
+/* signals.c: SIGINT and SIGTERM ask for an end; a second one ends the process at once. SIGUSR1 asks for a checkpoint.
+ */
 void fuse_signals_catch(void);
 bool fuse_signals_asked(void);
+/* Whether SIGUSR1 has come since the last call. */
+bool fuse_signals_save_asked(void);
 
 #endif

@@ -5,6 +5,7 @@
 
 #include "base/now.h"
 #include "base/text.h"
+#include "files/checkpoint_file.h"
 #include "optim/clock.h"
 #include "optim/dict.h"
 
@@ -31,9 +32,10 @@ struct fuse_update_record {
     bool is_skipped; /* nothing moved; step is that of the last update done */
 };
 
-/* Creates the file, which must not exist. */
-int fuse_metrics_open(const char *path, const struct fuse_clock *clock, struct fuse_metrics *metrics,
-                      struct fuse_error *error);
+/* Creates the file, which must not exist. resumed (NULL: a fresh start): a file that is there is cut back to what had
+ * been written when that checkpoint was made, and goes on from there. */
+int fuse_metrics_open(const char *path, const struct fuse_clock *clock, const struct fuse_checkpoint_record *resumed,
+                      struct fuse_metrics *metrics, struct fuse_error *error);
 /* [no-alloc] once the buffers have grown. now_ns: the monotonic clock. */
 int fuse_metrics_update(struct fuse_metrics *metrics, const struct fuse_clock *clock, const struct fuse_dict *dict,
                         const struct fuse_update_record *record, int64_t now_ns, struct fuse_error *error);

@@ -3,7 +3,9 @@
 #include "config/options.h"
 #include "files/output.h"
 #include "memory/resident.h"
+#include "train/checkpoint.h"
 #include "train/pictures.h"
+#include "train/resume.h"
 #include "train/weights.h"
 
 #include <dirent.h>
@@ -14,8 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const run_files[] = {"config.ini",  "metrics.jsonl", "model.safetensors",
-                                        "memory.html", "memory.json",   "memory.pickle"};
+#define METRICS "metrics.jsonl"
+
+static const char *const run_files[] = {"config.ini",  METRICS,       "model.safetensors",
+                                        "memory.html", "memory.json", "memory.pickle"};
 
 char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name)
 {
@@ -68,7 +72,7 @@ static int judge(const struct fuse_experiment *experiment, const char *config_pa
 {
     int status = FUSERUN_OK;
     char *text = NULL;
-    char *metrics = fuse_outputs_path(outputs, "metrics.jsonl");
+    char *metrics = fuse_outputs_path(outputs, METRICS);
     char *config = fuse_outputs_path(outputs, "config.ini");
     char *model = fuse_outputs_path(outputs, "model.safetensors");
     if (metrics == NULL || config == NULL || model == NULL) {
@@ -79,7 +83,7 @@ static int judge(const struct fuse_experiment *experiment, const char *config_pa
     const char *weights = fuse_option_text(fuse_config_options(experiment->config, "model"), "weights");
     struct stat found;
     const bool holds_run = lstat(metrics, &found) == 0;
-    if (holds_run && !fuse_option_bool(run, "overwrite")) {
+    if (holds_run && experiment->resume == NULL && !fuse_option_bool(run, "overwrite")) {
         text = fuse_format("'%s' holds a run already; run.overwrite=yes replaces it", outputs->folder);
         if (text != NULL)
             say(experiment, only_warn, "run", "output", text);
@@ -123,7 +127,7 @@ static int take_lock(const struct fuse_experiment *experiment, struct fuse_outpu
     return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the output folder is in use");
 }
 
-int fuse_outputs_check(const struct fuse_experiment *experiment, const char *config_path, bool only_warn,
+int fuse_outputs_check(struct fuse_experiment *experiment, const char *config_path, bool only_warn,
                        struct fuse_outputs *outputs, struct fuse_error *error)
 {
     outputs->folder = find_folder(experiment);
@@ -131,6 +135,7 @@ int fuse_outputs_check(const struct fuse_experiment *experiment, const char *con
         return fuse_fail_memory(error, "the output folder", 0);
     if (!only_warn)
         FUSE_TRY(take_lock(experiment, outputs, error));
+    FUSE_TRY(fuse_resume_find(experiment, outputs->folder, error));
     return judge(experiment, config_path, only_warn, outputs, error);
 }
 
@@ -143,49 +148,54 @@ static int remove_file(const char *path, struct fuse_error *error)
     return FUSERUN_OK;
 }
 
-static bool is_checkpoint(const char *name)
-{
-    const char *digits = name + 5;
-    if (strcmp(name, "latest") == 0)
-        return true;
-    if (strncmp(name, "step-", 5) != 0)
-        return false;
-    return strspn(digits, "0123456789") > 0 && strcmp(digits + strspn(digits, "0123456789"), ".safetensors") == 0;
-}
-
-static int remove_checkpoints(const char *folder, struct fuse_error *error)
+/* What a killed run left of files that it had not finished. */
+static int remove_leftovers(const struct fuse_outputs *outputs, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
-    DIR *entries = opendir(folder);
+    DIR *entries = opendir(outputs->folder);
     if (entries == NULL)
         return FUSERUN_OK;
     for (struct dirent *entry = readdir(entries); entry != NULL && status == FUSERUN_OK; entry = readdir(entries)) {
-        if (!is_checkpoint(entry->d_name))
+        bool is_leftover = false;
+        for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++)
+            is_leftover = is_leftover || fuse_output_is_leftover(entry->d_name, run_files[i]);
+        if (!is_leftover)
             continue;
-        char *path = fuse_format("%s/%s", folder, entry->d_name);
-        status = path == NULL ? fuse_fail_memory(error, "a path", strlen(folder)) : remove_file(path, error);
+        char *path = fuse_outputs_path(outputs, entry->d_name);
+        status = path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
         free(path);
     }
     (void)closedir(entries);
-    (void)rmdir(folder); /* stays if it holds anything else */
     return status;
 }
 
-static int remove_earlier_run(const struct fuse_outputs *outputs, struct fuse_error *error)
+/* Of the run before: everything, or, where this one goes on from a checkpoint, what that run made after it. */
+static int remove_earlier_run(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
+                              struct fuse_error *error)
 {
+    const struct fuse_resume *resume = experiment->resume;
+    FUSE_TRY(fuse_checkpoint_clean(outputs->folder, resume != NULL ? resume->record.step : -1, error));
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
+        if (resume != NULL && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
+            continue; /* cut back later, written anew in one step */
         char *path = fuse_outputs_path(outputs, run_files[i]);
         const int status =
             path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
         free(path);
         FUSE_TRY(status);
     }
-    char *checkpoints = fuse_outputs_path(outputs, "checkpoints");
-    if (checkpoints == NULL)
-        return fuse_fail_memory(error, "a path", strlen(outputs->folder));
-    const int status = remove_checkpoints(checkpoints, error);
-    free(checkpoints);
-    return status;
+    return remove_leftovers(outputs, error);
+}
+
+bool fuse_outputs_are_done(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs)
+{
+    const struct fuse_resume *resume = experiment->resume;
+    if (resume == NULL || resume->record.step < experiment->total_updates || resume->record.is_evaluation_due)
+        return false;
+    char *model = fuse_outputs_path(outputs, "model.safetensors");
+    const bool is_there = model != NULL && access(model, F_OK) == 0; /* a run may have been killed just before */
+    free(model);
+    return is_there;
 }
 
 static int write_text(const struct fuse_outputs *outputs, const char *name, struct fuse_text *text,
@@ -206,7 +216,7 @@ int fuse_outputs_start(const struct fuse_experiment *experiment, const char *con
         FUSE_TRY(take_lock(experiment, outputs, error));
         FUSE_TRY(judge(experiment, config_path, false, outputs, error)); /* another run may have come and gone */
     }
-    FUSE_TRY(remove_earlier_run(outputs, error));
+    FUSE_TRY(remove_earlier_run(experiment, outputs, error));
     struct fuse_text text = {0};
     fuse_config_write(experiment->config, &text);
     const int status = write_text(outputs, "config.ini", &text, error);

@@ -1,7 +1,9 @@
 #include "train/experiment.h"
 
 #include "config/options.h"
+#include "train/image.h"
 #include "train/pictures.h"
+#include "train/resume.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
@@ -217,7 +219,9 @@ int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *err
     read_clipping(experiment);
     experiment->persistent[FUSE_CATEGORY_PARAMETER] = experiment->dict->parameter_bytes;
     experiment->persistent[FUSE_CATEGORY_OPTIMIZER_STATE] = experiment->dict->state_bytes;
-    experiment->persistent[FUSE_CATEGORY_WORKSPACE] = experiment->dict->scratch_bytes;
+    experiment->persistent[FUSE_CATEGORY_WORKSPACE] =
+        experiment->dict->scratch_bytes +
+        (experiment->checkpoints_in_background ? fuse_image_copy_bytes(experiment) : 0);
     experiment->persistent[FUSE_CATEGORY_DATA] = train->info.cache_bytes + fuse_feed_bytes(train, reads_targets);
     if (experiment->has_evaluation)
         experiment->persistent[FUSE_CATEGORY_DATA] +=
@@ -274,9 +278,11 @@ int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_err
                                        experiment->persistent[category]);
     }
     FUSE_TRY(fuse_dict_allocate(experiment->dict, experiment->graph, experiment->seed, error));
-    if (experiment->weights != NULL)
+    if (experiment->weights != NULL && (experiment->resume == NULL || !experiment->resume->is_whole))
         FUSE_TRY(told_at_line(experiment, "model", error,
                               fuse_weights_load(experiment->weights, experiment->graph, experiment->dict, error)));
+    if (experiment->resume != NULL)
+        FUSE_TRY(fuse_resume_load(experiment, error));
     FUSE_TRY(told_at_line(experiment, "data", error, fuse_source_load(&experiment->train, error)));
     FUSE_TRY(fuse_feed_new(&experiment->train, experiment->seed, reads_targets, &experiment->train_feed, error));
     if (experiment->has_evaluation) {

@@ -2,7 +2,7 @@
 
 #include <signal.h>
 
-static volatile sig_atomic_t was_asked;
+static volatile sig_atomic_t was_asked, save_was_asked;
 
 static void ask(int number)
 {
@@ -13,12 +13,20 @@ static void ask(int number)
     (void)signal(SIGTERM, SIG_DFL);
 }
 
+static void ask_save(int number)
+{
+    (void)number;
+    save_was_asked = 1;
+}
+
 void fuse_signals_catch(void)
 {
     struct sigaction action = {.sa_handler = ask, .sa_flags = SA_RESTART};
     (void)sigemptyset(&action.sa_mask);
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    action.sa_handler = ask_save;
+    (void)sigaction(SIGUSR1, &action, NULL);
     /* The reader of the progress lines may go away; the run is not about them. */
     (void)signal(SIGPIPE, SIG_IGN);
 }
@@ -26,4 +34,11 @@ void fuse_signals_catch(void)
 bool fuse_signals_asked(void)
 {
     return was_asked != 0;
+}
+
+bool fuse_signals_save_asked(void)
+{
+    const bool was_set = save_was_asked != 0;
+    save_was_asked = 0;
+    return was_set;
 }

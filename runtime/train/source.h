@@ -63,6 +63,11 @@ void fuse_feed_free(struct fuse_feed *feed);
 /* Starts epoch number `epoch` (from 0): its order depends on (seed, epoch) alone. [no-alloc] */
 void fuse_feed_begin_epoch(struct fuse_feed *feed, int64_t epoch);
 
+/* The same, with so many batches of it taken already. [no-alloc] */
+void fuse_feed_seek(struct fuse_feed *feed, int64_t epoch, int64_t batches);
+/* Batches taken of this epoch. */
+int64_t fuse_feed_batches(const struct fuse_feed *feed);
+
 /* The next update's micro-batches, `most` or what the epoch has left, and their samples. */
 int64_t fuse_feed_update(const struct fuse_feed *feed, int64_t most, int64_t *samples);
 

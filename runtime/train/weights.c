@@ -1,11 +1,13 @@
 #include "train/weights.h"
 
+#include "files/checkpoint_file.h"
+#include "train/listing.h"
+
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CHUNK_ELEMENTS 65536
-#define LISTED_NAMES 8 /* of each kind of difference; more only make the line unreadable */
 
 /* ---- comparing ----------------------------------------------------------------------------------------------- */
 
@@ -50,59 +52,29 @@ static void add_model_shape(struct fuse_text *text, const struct fuse_parameter 
     fuse_text_add(text, ")");
 }
 
-/* One kind of difference: "missing: a, b and 3 more". */
-struct listing {
-    struct fuse_text text;
-    const char *title;
-    size_t count;
-};
-
-static void list_next(struct listing *listing)
-{
-    if (listing->count++ == 0)
-        fuse_text_addf(&listing->text, "%s: ", listing->title);
-    else if (listing->count <= LISTED_NAMES)
-        fuse_text_add(&listing->text, ", ");
-}
-
-static void list_finish(struct listing *listing, struct fuse_text *into)
-{
-    if (listing->count > LISTED_NAMES)
-        fuse_text_addf(&listing->text, " and %zu more", listing->count - LISTED_NAMES);
-    if (listing->count > 0) {
-        fuse_text_add(into, into->length > 0 ? "; " : "");
-        fuse_text_add_bytes(into, listing->text.data, listing->text.length);
-    }
-    into->failed = into->failed || listing->text.failed;
-    fuse_text_free(&listing->text);
-}
-
 void fuse_weights_compare(const struct fuse_weights_file *file, const struct fuse_graph *graph, bool is_strict,
                           struct fuse_text *wrong, struct fuse_text *skipped)
 {
-    struct listing missing = {.title = "missing"};
-    struct listing unexpected = {.title = "unexpected"};
-    struct listing shapes = {.title = "of another shape"};
-    struct listing types = {.title = "not of a floating-point type"};
+    struct fuse_listing missing = {.title = "missing"};
+    struct fuse_listing unexpected = {.title = "unexpected"};
+    struct fuse_listing shapes = {.title = "of another shape"};
+    struct fuse_listing types = {.title = "not of a floating-point type"};
     size_t matching = 0;
     for (uint32_t i = 0; i < graph->parameter_count; i++) {
         const struct fuse_parameter *parameter = &graph->parameters[i];
         const struct fuse_weights_entry *entry = fuse_weights_file_find(file, parameter->name);
         if (entry == NULL) {
-            list_next(&missing);
-            if (missing.count <= LISTED_NAMES)
+            if (fuse_listing_next(&missing))
                 fuse_text_add(&missing.text, parameter->name);
         } else if (!has_same_shape(entry, parameter)) {
-            list_next(&shapes);
-            if (shapes.count <= LISTED_NAMES) {
+            if (fuse_listing_next(&shapes)) {
                 fuse_text_addf(&shapes.text, "%s ", parameter->name);
                 add_file_shape(&shapes.text, entry);
                 fuse_text_add(&shapes.text, " where the model has ");
                 add_model_shape(&shapes.text, parameter);
             }
         } else if (!entry->is_float) {
-            list_next(&types);
-            if (types.count <= LISTED_NAMES)
+            if (fuse_listing_next(&types))
                 fuse_text_addf(&types.text, "%s (%s)", parameter->name, entry->dtype);
         } else
             matching++;
@@ -112,17 +84,18 @@ void fuse_weights_compare(const struct fuse_weights_file *file, const struct fus
         const struct fuse_parameter *parameter = find_parameter(graph, entry->name);
         if (parameter == NULL && entry->new_name != NULL)
             parameter = find_parameter(graph, entry->new_name);
+        if (parameter == NULL && fuse_checkpoint_is_state(entry->name))
+            continue; /* a checkpoint holds weights too */
         if (parameter == NULL || fuse_weights_file_find(file, parameter->name) != entry) {
-            list_next(&unexpected);
-            if (unexpected.count <= LISTED_NAMES)
+            if (fuse_listing_next(&unexpected))
                 fuse_text_add(&unexpected.text, entry->name);
         }
     }
     struct fuse_text *into = is_strict ? wrong : skipped;
-    list_finish(&missing, into);
-    list_finish(&unexpected, into);
-    list_finish(&shapes, into);
-    list_finish(&types, into);
+    fuse_listing_finish(&missing, into);
+    fuse_listing_finish(&unexpected, into);
+    fuse_listing_finish(&shapes, into);
+    fuse_listing_finish(&types, into);
     if (!is_strict && matching == 0 && graph->parameter_count > 0)
         fuse_text_add(wrong, "not one tensor matches the model");
 }

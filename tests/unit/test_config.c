@@ -296,21 +296,21 @@ static void not_supported_yet(void **state)
     (void)state;
     static const struct message_case cases[] = {
         {GOOD,
-         {"run.device=cuda:0", "run.precision=bf16", "run.resume=ckpt"},
+         {"run.device=cuda:0", "run.precision=bf16", "run.resume=runs/a"},
          "command line: run.device: 'cuda:0' is not supported by this build yet; it takes auto, cpu\n"
-         "command line: run.precision: 'bf16' is not supported by this build yet; it takes fp32\n"
-         "command line: run.resume: 'ckpt' is not supported by this build yet; it takes auto, never\n"},
+         "command line: run.precision: 'bf16' is not supported by this build yet; it takes fp32\n"},
         {GOOD,
          {"optimizer.clip_grad_norm=1", "optimizer.clip_grad_norm_per_parameter=2"},
          "command line: optimizer.clip_grad_norm_per_parameter: 'clip_grad_norm' is set too; one of them at the "
          "most\n"},
         {GOOD,
-         {"memory.recompute=blocks", "memory.snapshot=on", "checkpoint.every=10"},
-         "command line: checkpoint.every: not supported by this build yet\n"},
+         {"checkpoint.every=0", "checkpoint.keep=0", "run.resume="},
+         "command line: checkpoint.every: '0' is not a span of at least 1 (100, 100 steps, 1 epoch)\n"
+         "command line: checkpoint.keep: '0' is out of range; it must be an integer in [1, inf)\n"},
         /* What asks for nothing. */
         {GOOD, {"run.resume=never", "memory.snapshot=off", "optimizer.accumulate=4"}, ""},
         {GOOD, {"optimizer.clip_grad_norm=1", "optimizer.clip_grad_value=", "run.nonfinite=skip"}, ""},
-        {GOOD, {"checkpoint.keep=7", "optimizer.clip_grad_norm=", "run.device=cpu"}, ""},
+        {GOOD, {"checkpoint.keep=7", "checkpoint.every=1 epoch", "checkpoint.background=yes"}, ""},
         {GOOD, {"model.weights=w.safetensors", "memory.timeline=no", "optimizer.clip_algorithm=keep"}, ""},
     };
     CHECK_CASES(cases);

@@ -119,10 +119,19 @@ static void overrides_win_and_reset(void **state)
     (void)state;
     write_text("x.ini", GOOD "lr = 0.5\neps = 3\n[group no_decay]\nmatch = *bias\n[scheduler]\nplugin = sequential\n"
                              "stages = main\n[scheduler.main]\nplugin = cosine\nt_max = 9\n");
-    const char *const overrides[] = {"optimizer.lr=",          "group no_decay.lr=1e-5",
-                                     "scheduler.main.t_max=5", " run . name = a b ; c = d ",
-                                     "run.epochs=4",           NULL};
+    const char *const overrides[] = {"optimizer.lr=",
+                                     "group no_decay.lr=1e-5",
+                                     "scheduler.main.t_max=5",
+                                     " run . name = a b ; c = d ",
+                                     "run.epochs=4",
+                                     "run.resume=runs/a",
+                                     NULL};
     struct outcome outcome = read_good("x.ini", overrides);
+    char *working_folder = getcwd(NULL, 0);
+    char *resume = fuse_format("%s/runs/a", working_folder);
+    assert_string_equal(fuse_option_text(options_of(&outcome, "run"), "resume"), resume);
+    free(resume);
+    free(working_folder);
     assert_true(fuse_option_number(options_of(&outcome, "optimizer"), "lr") == 1e-3);
     assert_true(fuse_option_number(options_of(&outcome, "optimizer"), "eps") == 3);
     const struct fuse_config_group *group = fuse_config_group(outcome.config, 0);

@@ -35,6 +35,7 @@ ninja|run|ninja-build|command -v ninja
 pkg-config|run|pkg-config|command -v pkg-config
 inih|run|libinih-dev|pkg-config --exists inih
 jansson|run|libjansson-dev|pkg-config --exists jansson
+xxHash|run|libxxhash-dev|pkg-config --exists libxxhash
 oneDNN|better|libdnnl-dev|has_header oneapi/dnnl/dnnl.h
 zlib|better|zlib1g-dev|has_header zlib.h
 curl|fetch|curl|command -v curl

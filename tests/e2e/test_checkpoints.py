@@ -1,0 +1,163 @@
+"""Saving checkpoints: when, how many stay, what they hold, what a signal does, and files that are not whole."""
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import unittest
+
+from support import FUSERUN, Case, read_safetensors
+
+
+class Checkpoints(Case):
+    def names(self, output="runs/t"):
+        return sorted(os.listdir(self.path(output, "checkpoints")))
+
+    def step(self, step, output="runs/t"):
+        return self.path(output, "checkpoints", f"step-{step:08d}.safetensors")
+
+    def header(self, path):
+        with open(path, "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            return json.loads(file.read(length))
+
+    def setUp(self):
+        super().setUp()
+        self.make_classes()
+
+
+class Saving(Checkpoints):
+    def test_every_and_keep(self):
+        self.classes_config(steps=20)  # 7 updates an epoch
+        for every, keep, steps in (("5", 10, [5, 10, 15, 20]), ("6 steps", 2, [18, 20]), ("1 epoch", 10, [7, 14, 20]),
+                                   ("100", 3, [20]), ("10", 1, [20])):
+            self.fuserun("t.ini", f"checkpoint.every={every}", f"checkpoint.keep={keep}", "run.resume=never",
+                         "run.overwrite=yes")
+            self.assertEqual(self.names(), ["latest"] + [f"step-{step:08d}.safetensors" for step in steps], every)
+            self.assertEqual(os.readlink(self.path("runs/t/checkpoints/latest")), "step-00000020.safetensors")
+        self.fuserun("t.ini", "run.resume=never", "run.overwrite=yes")
+        self.assertFalse(os.path.exists(self.path("runs/t/checkpoints")))
+
+    def test_what_it_holds(self):
+        self.classes_config(steps=10, rest="[checkpoint]\nevery = 10\n")
+        self.fuserun("t.ini")
+        tensors = read_safetensors(self.step(10))
+        weights = self.weights()
+        self.assertEqual({name: tensors[name] for name in weights}, weights)
+        for name in weights:
+            self.assertEqual(tensors[f"optimizer/{name}/step"], [10])
+            self.assertEqual(len(tensors[f"optimizer/{name}/exp_avg"]), len(weights[name]))
+            self.assertTrue(any(value != 0 for value in tensors[f"optimizer/{name}/exp_avg_sq"]))
+        self.assertEqual(len(tensors), 4 * len(weights))
+        metadata = self.header(self.step(10))["__metadata__"]
+        self.assertEqual([metadata[key] for key in ("format", "clock.step", "data.epoch", "data.batches", "data.drawn")],
+                         ["fuserun checkpoint 1", "10", "2", "3", "10"])
+        self.assertEqual(metadata["config"], self.read("runs/t/config.ini").decode())
+        self.assertIn("optimizer adamw 1.", metadata["plugins"])
+        listed = json.loads(self.fuserun("inspect", self.step(10), "--json").stdout)
+        self.assertEqual({entry["name"] for entry in listed}, set(tensors))
+
+    def test_a_checkpoint_serves_as_weights(self):
+        self.classes_config(steps=4, rest="[checkpoint]\nevery = 2\n")
+        self.fuserun("t.ini")
+        self.fuserun("t.ini", "model.weights=runs/t/checkpoints/latest", "run.output=runs/u", "checkpoint.every=",
+                     "optimizer.plugin=sgd", "optimizer.lr=0", "run.steps=1")
+        self.assertEqual(self.weights("runs/u"), self.weights())
+
+
+class Damage(Checkpoints):
+    def test_the_one_before_is_taken(self):
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        whole = self.read("runs/t/model.safetensors")
+        newest = self.read("runs/t/checkpoints/latest")
+        (header,) = struct.unpack("<Q", newest[:8])
+        damaged = {
+            "truncated": newest[:-7],
+            "empty": b"",
+            "a bit in the data": newest[:-9] + bytes([newest[-9] ^ 1]) + newest[-8:],
+            "a bit in the header": newest.replace(b'"clock.step":"12"', b'"clock.step":"13"', 1),
+            "a bit in a checksum": newest[:50] + (b"0" if newest[50:51] != b"0" else b"1") + newest[51:],
+            "header's length": struct.pack("<Q", header + 1) + newest[8:],
+            "zeros": bytes(len(newest)),
+        }
+        for what, content in damaged.items():
+            with self.subTest(what=what):
+                self.assertNotEqual(content, newest)
+                with open(self.step(12), "wb") as file:
+                    file.write(content)
+                os.remove(self.path("runs/t/model.safetensors"))
+                told = self.fuserun("check", "t.ini").stderr
+                self.assertRegex(told, r"t\.ini:\d+: warning: run\.resume: .*trying the checkpoint before it")
+                told = self.fuserun("t.ini").stderr
+                self.assertIn("trying the checkpoint before it", told)
+                self.assertEqual(self.read("runs/t/model.safetensors"), whole)
+                self.assertEqual(self.read("runs/t/checkpoints/latest")[200:], newest[200:])
+                self.assertEqual([line["step"] for line in self.updates()], list(range(1, 13)))
+
+    def test_no_whole_one(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\nkeep = 1\n")
+        self.fuserun("t.ini")
+        self.write("runs/t/checkpoints/step-00000008.safetensors", "nothing")
+        told = self.fuserun("t.ini", status=2).stderr
+        self.assertIn("there is none before it", told)
+        self.assertIn("holds a run already", told)
+        for path, what in (("runs/t/checkpoints/step-00000008.safetensors", "not a valid .safetensors file"),
+                           ("runs/t/checkpoints/latest", "there is no whole checkpoint"),
+                           ("runs/t", "there is no whole checkpoint"), ("runs/u/step-00000008.safetensors", "cannot open"),
+                           ("data.safetensors", "is not a checkpoint")):
+            for command in ([], ["check"]):
+                told = self.fuserun(*command, "t.ini", f"run.resume={path}", status=2).stderr
+                self.assertRegex(told, f"command line: run.resume: .*{what}", path)
+
+
+class Signals(Checkpoints):
+    def start(self, *overrides):
+        """A run of very many updates; returns when some of them are done."""
+        self.classes_config(steps=100000000, rest="[eval]\nevery = 1000000 epoch\n[checkpoint]\nevery = 1000000000\n")
+        process = subprocess.Popen([FUSERUN, "t.ini", *overrides], cwd=self.folder, env=self.environment(),
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        self.wait_for(lambda: os.path.exists(self.path("runs/t/metrics.jsonl")) and self.read("runs/t/metrics.jsonl"))
+        return process
+
+    def wait_for(self, is_so):
+        for _ in range(6000):
+            if is_so():
+                return
+            time.sleep(0.01)
+        self.fail("waited in vain")
+
+    def test_an_interrupted_run_saves_and_goes_on(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            process = self.start()
+            process.send_signal(number)
+            self.assertEqual(process.wait(), 130)
+            step = self.updates()[-1]["step"]
+            self.assertIn(f"stopped after step {step} of 100000000", process.stderr.read())
+            self.assertEqual(self.names(), ["latest", f"step-{step:08d}.safetensors"])
+            self.fuserun("t.ini", f"run.steps={step + 3}")
+            self.assertEqual([line["step"] for line in self.updates()], list(range(1, step + 4)))
+            self.fuserun("t.ini", f"run.steps={step + 3}", "run.output=runs/whole")
+            self.assertEqual(self.read("runs/t/model.safetensors"), self.read("runs/whole/model.safetensors"))
+            shutil.rmtree(self.path("runs"))
+
+    def test_a_user_signal_saves_and_the_run_goes_on(self):
+        for background in ("no", "yes"):
+            process = self.start(f"checkpoint.background={background}")
+            for count in (1, 2):
+                process.send_signal(signal.SIGUSR1)
+                self.wait_for(lambda: os.path.exists(self.path("runs/t/checkpoints/latest")) and
+                              len([name for name in self.names() if name.startswith("step-")]) == count)
+                self.assertIsNone(process.poll())
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(), 130)
+            shutil.rmtree(self.path("runs"))
+
+
+if __name__ == "__main__":
+    unittest.main()
