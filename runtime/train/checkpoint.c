@@ -127,8 +127,10 @@ int fuse_checkpoint_clean(const char *run_folder, int64_t last, struct fuse_erro
     if (folder == NULL)
         return fuse_fail_memory(error, "a path", strlen(run_folder));
     entries = opendir(folder);
-    if (entries == NULL)
+    if (entries == NULL) {
+        status = errno == ENOENT ? FUSERUN_OK : fuse_fail_errno(error, "read", folder, errno);
         goto out;
+    }
     for (struct dirent *entry = readdir(entries); entry != NULL; entry = readdir(entries)) {
         const int64_t step = step_of(entry->d_name);
         if (step > last || is_leftover(entry->d_name))

@@ -1,6 +1,7 @@
 #include "train/outputs.h"
 
 #include "config/options.h"
+#include "files/files.h"
 #include "files/output.h"
 #include "memory/resident.h"
 #include "train/checkpoint.h"
@@ -154,7 +155,7 @@ static int remove_leftovers(const struct fuse_outputs *outputs, struct fuse_erro
     int status = FUSERUN_OK;
     DIR *entries = opendir(outputs->folder);
     if (entries == NULL)
-        return FUSERUN_OK;
+        return fuse_fail_errno(error, "read", outputs->folder, errno);
     for (struct dirent *entry = readdir(entries); entry != NULL && status == FUSERUN_OK; entry = readdir(entries)) {
         bool is_leftover = false;
         for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++)
