@@ -1,6 +1,7 @@
 /* Linear layers: y = x w^T + b and its three gradients. */
 #include "cpu.h"
 #include "product.h"
+#include "product_tiles.h"
 #include "threads.h"
 
 #include <stdlib.h>
@@ -8,7 +9,7 @@
 /* A weight's gradient is formed a panel of rows at a time. Small enough for a core's cache and for enough panels to
  * keep many cores busy, large enough for the product to run at full speed. */
 #define PANEL_MIN_FLOATS 65536
-#define PANEL_MAX_FLOATS 262144
+#define PANEL_MAX_FLOATS 131072
 #define PANEL_PARTS 16
 #define PANEL_MIN_ROWS 8
 
@@ -107,6 +108,8 @@ struct weight_gradient {
     uint64_t workspace_bytes;
     int64_t earlier_rows, earlier_count;             /* of each earlier micro-batch, and how many there are */
     struct fuse_product *products[PRODUCT_COUNT][2]; /* a full panel, and the last one where it is shorter; else NULL */
+    bool shares_x; /* our own tiles make the panels, from the present x packed once for all of them */
+    struct fuse_product_shape shared; /* the present product of a full panel */
 };
 
 /* One run. */
@@ -115,6 +118,7 @@ struct panels {
     const float *dy, *x, *earlier_dy, *earlier_x;
     float *out;
     char *workspace;
+    float *shared_x; /* packed; NULL: not */
     const struct fuse_panel_hook *hook;
     struct fuse_error *error;
     int status; /* the first failure's; written under a compare and swap */
@@ -132,8 +136,13 @@ static int sum_products(const struct panels *run, int worker, int64_t begin, boo
                                   run->earlier_dy + row * self->n + begin, run->earlier_x + row * self->k, NULL, out,
                                   workspace, error));
     }
-    return fuse_product_run(self->products[PRODUCT_PRESENT][is_short], worker, run->dy + begin, run->x, NULL, out,
-                            workspace, error);
+    if (run->shared_x == NULL)
+        return fuse_product_run(self->products[PRODUCT_PRESENT][is_short], worker, run->dy + begin, run->x, NULL, out,
+                                workspace, error);
+    struct fuse_product_shape shape = self->shared;
+    shape.m = is_short ? self->n - begin : self->panel_rows;
+    fuse_tiles_product_shared(&shape, run->dy + begin, run->shared_x, out, workspace);
+    return FUSERUN_OK;
 }
 
 static void form_panel(const void *context, int64_t task, int worker)
@@ -169,6 +178,10 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
                          .error = error,
                          .status = FUSERUN_OK};
     const struct panels *const context = &run;
+    if (self->shares_x) {
+        run.shared_x = (float *)(void *)(run.workspace + (uint64_t)cpu->thread_count * self->workspace_bytes);
+        fuse_tiles_share_b(&self->shared, cpu->thread_count, run.x, run.shared_x);
+    }
     fuse_threads_tasks(cpu->thread_count, self->panel_count, form_panel, &context);
     return run.status;
 }
@@ -266,6 +279,9 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     if (status == FUSERUN_OK && self->earlier_count > 1)
         status = create_products(cpu, self, &shape, PRODUCT_EARLIER, error);
     shape.k = batch;
+    shape.m = panel_rows;
+    self->shared = shape;
+    self->shares_x = panel_count > 1 && fuse_tiles_pay(&shape);
     if (status == FUSERUN_OK)
         status = create_products(cpu, self, &shape, PRODUCT_PRESENT, error);
     if (status != FUSERUN_OK) {
@@ -275,6 +291,8 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     info->panel_count = (uint32_t)panel_count;
     info->panel_rows = panel_rows;
     info->workspace_bytes = self->workspace_bytes * (uint64_t)cpu->thread_count;
+    if (self->shares_x)
+        info->workspace_bytes += fuse_tiles_shared_bytes(&self->shared);
     *kernel = &self->kernel;
     return FUSERUN_OK;
 }

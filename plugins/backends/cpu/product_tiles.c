@@ -22,6 +22,50 @@ static int64_t block_size(int64_t size, int64_t most, int64_t multiple)
     return (even + multiple - 1) / multiple * multiple;
 }
 
+/* Lines of b that are packed next, fetched while this strip is computed: b is a weight, which comes from memory, and
+ * its rows lie too far apart for the processor to foresee. */
+struct ahead {
+    const char *row;
+    int64_t row_bytes, stride_bytes, rows_left;
+    int64_t at; /* in the row */
+    int64_t lines_each;
+};
+
+#define LINE_BYTES 64
+
+/* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
+static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const float *b, int64_t k, int64_t depth,
+                                      int64_t begin, int64_t end, int64_t tiles, int64_t width)
+{
+    const int64_t columns = end - begin < width ? end - begin : width;
+    const int64_t rows = shape->k - k < depth ? shape->k - k : depth;
+    if (rows <= 0)
+        return (struct ahead){0};
+    const bool is_row_major = shape->b_column == 1;
+    const int64_t row_bytes = (is_row_major ? columns : rows) * (int64_t)sizeof(float);
+    const int64_t count = is_row_major ? rows : columns;
+    return (struct ahead){
+        .row = (const char *)(b + k * shape->b_row + begin * shape->b_column),
+        .row_bytes = row_bytes,
+        .stride_bytes = (is_row_major ? shape->b_row : shape->b_column) * (int64_t)sizeof(float),
+        .rows_left = count,
+        .lines_each = (count * ((row_bytes + LINE_BYTES - 1) / LINE_BYTES) + tiles - 1) / tiles,
+    };
+}
+
+static inline __attribute__((always_inline)) void fetch_ahead(struct ahead *ahead)
+{
+    for (int64_t i = 0; i < ahead->lines_each && ahead->rows_left > 0; i++) {
+        __builtin_prefetch(ahead->row + ahead->at, 0, 2);
+        ahead->at += LINE_BYTES;
+        if (ahead->at >= ahead->row_bytes) {
+            ahead->at = 0;
+            ahead->row += ahead->stride_bytes;
+            ahead->rows_left--;
+        }
+    }
+}
+
 typedef float vector_4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t index_4 __attribute__((vector_size(16)));
 
@@ -73,7 +117,14 @@ static inline __attribute__((always_inline)) void transpose_4(const float *from,
 #endif
 
 typedef void columns_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const float *a,
-                              const float *b, const float *bias, float *c, float *workspace);
+                              const float *b, const float *shared_b, const float *bias, float *c, float *workspace);
+typedef void share_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const float *b,
+                            float *shared_b);
+
+struct loops {
+    columns_function *columns;
+    share_function *share_b;
+};
 
 static bool has_avx512(void)
 {
@@ -85,15 +136,15 @@ static bool has_avx512(void)
 #endif
 }
 
-static columns_function *choose(void)
+static struct loops choose(void)
 {
 #if defined(__x86_64__)
     if (has_avx512())
-        return columns_avx512;
+        return (struct loops){columns_avx512, share_b_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return columns_avx2;
+        return (struct loops){columns_avx2, share_b_avx2};
 #endif
-    return columns_plain;
+    return (struct loops){columns_plain, share_b_plain};
 }
 
 static double multiplications(const struct fuse_product_shape *shape)
@@ -149,12 +200,12 @@ static void run_part(const void *context, int64_t task, int worker)
     const int64_t size = run->by_rows ? run->shape->m : run->shape->n, begin = task * run->part;
     const int64_t end = begin + run->part < size ? begin + run->part : size;
     if (!run->by_rows) {
-        run->columns(run->shape, begin, end, run->a, run->b, run->bias, run->c, workspace);
+        run->columns(run->shape, begin, end, run->a, run->b, NULL, run->bias, run->c, workspace);
         return;
     }
     struct fuse_product_shape shape = *run->shape;
     shape.m = end - begin;
-    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, run->bias,
+    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, NULL, run->bias,
                  run->c + begin * fuse_product_c_row(&shape), workspace);
 }
 
@@ -163,7 +214,7 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
 {
     const int64_t threads = fuse_tiles_thread_count(shape, thread_count);
     struct run run = {.shape = shape,
-                      .columns = choose(),
+                      .columns = choose().columns,
                       .a = a,
                       .b = b,
                       .bias = bias,
@@ -172,11 +223,44 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
                       .thread_bytes = thread_bytes(shape),
                       .by_rows = shape->m > shape->n};
     if (threads == 1) {
-        run.columns(shape, 0, shape->n, a, b, bias, c, workspace);
+        run.columns(shape, 0, shape->n, a, b, NULL, bias, c, workspace);
         return;
     }
     const int64_t size = run.by_rows ? shape->m : shape->n, unit = run.by_rows ? PART_ROWS : PART_COLUMNS;
     const int64_t units = (size + unit - 1) / unit;
     run.part = (units + threads - 1) / threads * unit;
     fuse_threads_tasks((int)threads, (size + run.part - 1) / run.part, run_part, &run);
+}
+
+/* ---- products with the same b -------------------------------------------------------------------------------- */
+
+uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape)
+{
+    const uint64_t columns = (uint64_t)((shape->n + MAX_TILE_WIDTH - 1) / MAX_TILE_WIDTH * MAX_TILE_WIDTH);
+    return columns * (uint64_t)shape->k * sizeof(float);
+}
+
+struct share {
+    const struct fuse_product_shape *shape;
+    share_function *share_b;
+    const float *b;
+    float *shared_b;
+};
+
+static void share_range(const void *context, int64_t begin, int64_t end)
+{
+    const struct share *const self = context;
+    self->share_b(self->shape, begin, end, self->b, self->shared_b);
+}
+
+void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const float *b, float *shared_b)
+{
+    const struct share self = {shape, choose().share_b, b, shared_b};
+    fuse_threads_split(thread_count, shape->n, MAX_TILE_WIDTH, FUSE_SERIAL_ELEMENTS / shape->k, share_range, &self);
+}
+
+void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const float *a, const float *shared_b, float *c,
+                               void *workspace)
+{
+    choose().columns(shape, 0, shape->n, a, NULL, shared_b, NULL, c, workspace);
 }

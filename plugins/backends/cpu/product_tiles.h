@@ -16,4 +16,11 @@ uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int 
 void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,
                         const float *bias, float *c, void *workspace);
 
+/* Several products with one b, each on its calling thread: b is packed once, for a shape's n and k, whatever its m.
+ * The sums are those of fuse_tiles_product. shared_b: fuse_tiles_shared_bytes, aligned to 64. */
+uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape);
+void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const float *b, float *shared_b);
+void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const float *a, const float *shared_b, float *c,
+                               void *workspace);
+
 #endif

@@ -140,14 +140,15 @@ KERNEL_TARGET static void KERNEL_NAME(pack_a)(const struct fuse_product_shape *s
     }
 }
 
-/* One strip of c: columns [0, columns) of it, `rows` rows. */
+/* One strip of c: columns [0, columns) of it, `rows` rows. Each tile fetches some lines of what is packed next. */
 KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_t columns, const float *packed_a,
                                              const float *packed_b, bool add, const float *bias, float *c,
-                                             int64_t c_row)
+                                             int64_t c_row, struct ahead *ahead)
 {
     for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
         const float *const a = packed_a + r * depth;
         float *const out = c + r * c_row;
+        fetch_ahead(ahead);
         if (rows - r >= KERNEL_ROWS && columns == TILE_WIDTH)
             KERNEL_NAME(tile)(depth, a, packed_b, add, bias, out, c_row);
         else
@@ -156,14 +157,15 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_
     }
 }
 
-/* Columns [begin, end) of c. */
+/* Columns [begin, end) of c; begin is a multiple of TILE_WIDTH if b is packed already (shared_b, else NULL). */
 KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                               const float *a, const float *b, const float *bias, float *c,
-                                               float *workspace)
+                                               const float *a, const float *b, const float *shared_b, const float *bias,
+                                               float *c, float *workspace)
 {
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1), c_row = fuse_product_c_row(shape);
-    float *const packed_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
+    const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
+    float *const own_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
         const bool add = k > 0 || shape->accumulate;
@@ -172,14 +174,40 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
             KERNEL_NAME(pack_a)(shape, a + i * shape->a_row + k * shape->a_column, rows, depth, packed_a);
             for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
                 const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
-                KERNEL_NAME(pack_b)
-                (shape, b + k * shape->b_row + group * shape->b_column, depth, stop - group, packed_b);
+                const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
+                struct ahead ahead = {0};
+                if (shared_b == NULL) {
+                    KERNEL_NAME(pack_b)
+                    (shape, b + k * shape->b_row + group * shape->b_column, depth, stop - group, own_b);
+                    const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
+                    if (stop < end)
+                        ahead = look_ahead(shape, b, k, depth, stop, end, tiles, STRIPS * TILE_WIDTH);
+                    else if (i + block_rows < shape->m)
+                        ahead = look_ahead(shape, b, k, depth, begin, end, tiles, STRIPS * TILE_WIDTH);
+                    else
+                        ahead = look_ahead(shape, b, k + depth, block_depth, begin, end, tiles, STRIPS * TILE_WIDTH);
+                }
                 for (int64_t j = group; j < stop; j += TILE_WIDTH)
                     KERNEL_NAME(strip)
                 (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a, packed_b + (j - group) * depth,
-                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j, c_row);
+                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j, c_row, &ahead);
             }
         }
+    }
+}
+
+/* Columns [begin, end) of b as columns() takes them: block of depth after block, strip after strip. begin is a multiple
+ * of TILE_WIDTH. */
+KERNEL_TARGET static void KERNEL_NAME(share_b)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
+                                               const float *b, float *shared_b)
+{
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
+    const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
+    for (int64_t k = 0; k < shape->k; k += block_depth) {
+        const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
+        KERNEL_NAME(pack_b)
+        (shape, b + k * shape->b_row + begin * shape->b_column, depth, end - begin,
+         shared_b + k * shared_columns + begin * depth);
     }
 }
 
