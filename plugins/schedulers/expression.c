@@ -163,6 +163,15 @@ static int is_letter(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
+/* The bytes of the character at `at`, which is not the end: 1, or all of a UTF-8 sequence. */
+static int character_bytes(const char *at)
+{
+    int count = 1;
+    while (count < 4 && (at[count] & 0xC0) == 0x80)
+        count++;
+    return count;
+}
+
 static void skip_blanks(struct parser *parser)
 {
     while (*parser->at == ' ' || *parser->at == '\t')
@@ -280,8 +289,10 @@ static int read_operand(struct parser *parser, int *is_operand)
             return 0;
         return push(parser, (struct waiting){.tightness = c == '-' ? SIGN : 0, .code = NEGATE, .column = column});
     }
-    return wrong(parser, column, "expected is a number, a name or '(', but there is %s%c%s",
-                 c == '\0' ? "the end" : "'", c == '\0' ? ' ' : c, c == '\0' ? "of the expression" : "'");
+    if (c == '\0')
+        return wrong(parser, column, "expected is a number, a name or '(', but there is the end of the expression");
+    return wrong(parser, column, "expected is a number, a name or '(', but there is '%.*s'",
+                 character_bytes(parser->at), parser->at);
 }
 
 static int close_parenthesis(struct parser *parser)
@@ -346,7 +357,8 @@ static int read_operator(struct parser *parser, int *is_operand)
         return push(parser, (struct waiting){.tightness = binary->tightness, .code = binary->code, .column = column});
     }
     return wrong(parser, column,
-                 "expected is an operator (+ - * / %% ^ < <= > >= == !=), ',' or ')', but there is '%c'", *parser->at);
+                 "expected is an operator (+ - * / %% ^ < <= > >= == !=), ',' or ')', but there is '%.*s'",
+                 character_bytes(parser->at), parser->at);
 }
 
 int expression_parse(const char *text, const char *const *variables, int variable_count, struct expression *expression,

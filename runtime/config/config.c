@@ -4,9 +4,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAIN_RANK = 1 << 20, LONGEST_FILE_BYTES = 16 << 20 };
+enum { MAIN_RANK = 1 << 20, LONGEST_FILE_BYTES = 16 << 20, MOST_INCLUDES = 64 };
 
 /* ---- sections and entries -------------------------------------------------------------------------------------------
  */
@@ -53,6 +54,14 @@ struct fuse_entry *fuse_section_entry(const struct fuse_section *section, const 
 /* ---- messages
  * --------------------------------------------------------------------------------------------------------- */
 
+/* A message is one line, and does nothing to a terminal, whatever it quotes: the command line may hold any byte. */
+static void make_one_line(char *text)
+{
+    for (; *text != '\0'; text++)
+        if (((unsigned char)*text < 0x20 && *text != '\t') || *text == 0x7f)
+            *text = '?';
+}
+
 static void say_va(const struct fuse_config *config, struct fuse_diagnostics *diagnostics,
                    const struct fuse_layer *layer, int line, bool is_error, const char *section, const char *key,
                    const char *format, va_list arguments) FUSERUN_PRINTF(8, 0);
@@ -92,6 +101,8 @@ static void say_va(const struct fuse_config *config, struct fuse_diagnostics *di
         text.data = NULL;
     }
     free(message);
+    if (text.data != NULL)
+        make_one_line(text.data);
     fuse_diagnostics_add(diagnostics, layer->rank, line, is_error, text.data);
 }
 
@@ -248,16 +259,16 @@ static int merge(struct fuse_config *config, struct fuse_section *sections)
 /* A file being read, and the one that includes it. */
 struct chain {
     const char *path;
+    int depth; /* files that include each other down to here */
     const struct chain *includer;
 };
 
+/* By any name: another spelling of the path, a link, a descriptor under /proc. */
 static bool is_same_file(const char *a, const char *b)
 {
-    char *full_a = realpath(a, NULL), *full_b = realpath(b, NULL);
-    const bool is_same = full_a != NULL && full_b != NULL && strcmp(full_a, full_b) == 0;
-    free(full_a);
-    free(full_b);
-    return is_same;
+    struct stat found_a, found_b;
+    return stat(a, &found_a) == 0 && stat(b, &found_b) == 0 && found_a.st_dev == found_b.st_dev &&
+           found_a.st_ino == found_b.st_ino;
 }
 
 static int read_layers(struct fuse_config *config, const struct chain *chain, int rank, struct fuse_entry *override,
@@ -295,7 +306,12 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
             config->has_lost_layer = true;
             return FUSERUN_OK;
         }
-    const struct chain next = {.path = path, .includer = chain};
+    if (chain->depth == MOST_INCLUDES) {
+        fuse_entry_fail(config, diagnostics, "run", entry, "files include each other more than %d deep", MOST_INCLUDES);
+        config->has_lost_layer = true;
+        return FUSERUN_OK;
+    }
+    const struct chain next = {.path = path, .depth = chain->depth + 1, .includer = chain};
     const int status = read_layers(config, &next, rank - 1, NULL, diagnostics);
     if (status != FUSERUN_ERROR_IO)
         return status;

@@ -137,10 +137,10 @@ static int read_pass(struct fuse_report *report, struct fuse_report_pass *pass, 
         if (!is_array_of(own, count))
             return damaged(report, "timeline.passes.bytes", error);
         for (size_t i = 0; i < count; i++) {
-            if (!read_count(json_array_get(own, i), &pass->live[i][c]))
+            if (!read_count(json_array_get(own, i), &pass->live[i][c]) ||
+                __builtin_add_overflow(pass->live[i][c], report->persistent[c], &pass->live[i][c]) ||
+                __builtin_add_overflow(pass->total[i], pass->live[i][c], &pass->total[i]))
                 return damaged(report, "timeline.passes.bytes", error);
-            pass->live[i][c] += report->persistent[c];
-            pass->total[i] += pass->live[i][c];
         }
     }
     return FUSERUN_OK;
@@ -151,12 +151,13 @@ static int read_run(struct fuse_report *report, struct fuse_report_run *run, con
 {
     const json_t *end_us = json_object_get(value, "end_us");
     uint64_t pass;
+    uint64_t begin_us;
     if (!read_count(json_object_get(value, "pass"), &pass) || pass >= report->pass_count ||
-        !is_array_of(end_us, report->passes[pass].count))
+        !is_array_of(end_us, report->passes[pass].count) || !read_count(json_object_get(value, "begin_us"), &begin_us))
         return damaged(report, "timeline.runs", error);
     run->pass = (size_t)pass;
     run->update = json_integer_value(json_object_get(value, "update"));
-    run->begin_us = json_integer_value(json_object_get(value, "begin_us"));
+    run->begin_us = (int64_t)begin_us;
     const size_t count = report->passes[pass].count;
     run->end_us = calloc(count, sizeof *run->end_us);
     if (run->end_us == NULL)
@@ -250,32 +251,16 @@ static int read_buffers(struct fuse_report *report, const json_t *root, struct f
     return FUSERUN_OK;
 }
 
-static int read_json(struct fuse_report *report, struct fuse_error *error)
+static int read_json(struct fuse_report *report, FILE *file, struct fuse_error *error)
 {
-    int status = FUSERUN_OK;
     json_error_t cause;
-    char *path = fuse_format("%s/memory.json", report->folder);
-    FILE *file = path != NULL ? fopen(path, "re") : NULL;
-    if (path == NULL)
-        return fuse_fail_memory(error, "a path", strlen(report->folder));
-    if (file == NULL && errno == ENOENT)
-        FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_IO, NULL,
-                               "%s has no memory.json: it is no run's folder, or the run did not end, or had "
-                               "memory.timeline = no",
-                               report->folder));
-    if (file == NULL)
-        FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot open '%s': %s", path, strerror(errno)));
     report->json = json_loadf(file, 0, &cause);
     if (report->json == NULL)
-        FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s:%d: %s", path, cause.line, cause.text));
-    FUSE_TRY_OUT(read_head(report, report->json, error));
-    FUSE_TRY_OUT(read_timeline(report, report->json, error));
-    FUSE_TRY_OUT(read_buffers(report, report->json, error));
-out:
-    if (file != NULL)
-        (void)fclose(file);
-    free(path);
-    return status;
+        return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s/memory.json:%d: %s", report->folder, cause.line,
+                         cause.text);
+    FUSE_TRY(read_head(report, report->json, error));
+    FUSE_TRY(read_timeline(report, report->json, error));
+    return read_buffers(report, report->json, error);
 }
 
 /* ---- metrics.jsonl --------------------------------------------------------------------------------------------- */
@@ -337,14 +322,17 @@ static size_t count_lines(FILE *file)
 }
 
 /* All lines of a short file; of a long one every k-th, the last one, and all evaluations. */
-static int read_lines(struct fuse_report *report, FILE *file, size_t lines, struct fuse_error *error)
+static int read_metrics(struct fuse_report *report, FILE *file, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
+    const size_t lines = count_lines(file);
     const size_t every = lines / FUSE_REPORT_LINES + 1;
     const size_t capacity = lines / every + 2;
     struct fuse_report_metrics *metrics = &report->metrics;
     char *line = NULL;
     size_t line_capacity = 0;
+    *metrics = (struct fuse_report_metrics){
+        .last_loss = NAN, .last_evaluation_loss = NAN, .last_accuracy = NAN, .median_step_s = NAN};
     metrics->steps = calloc(capacity, sizeof *metrics->steps);
     metrics->losses = calloc(capacity, sizeof *metrics->losses);
     metrics->step_s = calloc(capacity, sizeof *metrics->step_s);
@@ -370,44 +358,66 @@ out:
     return status;
 }
 
-static int read_metrics(struct fuse_report *report, struct fuse_error *error)
-{
-    char *path = fuse_format("%s/metrics.jsonl", report->folder);
-    if (path == NULL)
-        return fuse_fail_memory(error, "a path", strlen(report->folder));
-    report->metrics = (struct fuse_report_metrics){
-        .last_loss = NAN, .last_evaluation_loss = NAN, .last_accuracy = NAN, .median_step_s = NAN};
-    FILE *file = fopen(path, "re");
-    int status = file == NULL ? fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot open '%s': %s", path, strerror(errno))
-                              : read_lines(report, file, count_lines(file), error);
-    if (file != NULL)
-        (void)fclose(file);
-    free(path);
-    return status;
-}
-
 /* ---- life ------------------------------------------------------------------------------------------------------ */
 
-int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error)
+int fuse_report_read(const char *folder, FILE *json, FILE *metrics, struct fuse_report **report,
+                     struct fuse_error *error)
 {
     int status = FUSERUN_OK;
     struct fuse_report *made = calloc(1, sizeof *made);
     if (made == NULL)
         return fuse_fail_memory(error, "the report", sizeof *made);
     made->folder = fuse_strdup(folder);
-    if (made->folder == NULL) {
-        status = fuse_fail_memory(error, "a path", strlen(folder));
-        goto out;
-    }
+    if (made->folder == NULL)
+        FUSE_TRY_OUT(fuse_fail_memory(error, "a path", strlen(folder)));
     size_t length = strlen(made->folder);
     while (length > 1 && made->folder[length - 1] == '/')
         made->folder[--length] = '\0';
-    FUSE_TRY_OUT(read_json(made, error));
-    FUSE_TRY_OUT(read_metrics(made, error));
+    FUSE_TRY_OUT(read_json(made, json, error));
+    FUSE_TRY_OUT(read_metrics(made, metrics, error));
     *report = made;
     made = NULL;
 out:
     fuse_report_free(&made);
+    return status;
+}
+
+/* NULL with errno set. */
+static FILE *open_file(const char *folder, const char *name)
+{
+    char *path = fuse_format("%s/%s", folder, name);
+    FILE *file = path != NULL ? fopen(path, "re") : NULL;
+    const int cause = errno;
+    free(path);
+    errno = cause;
+    return file;
+}
+
+static int cannot_open(const char *folder, const char *name, int cause, struct fuse_error *error)
+{
+    return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot open '%s/%s': %s", folder, name, strerror(cause));
+}
+
+int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    FILE *metrics = NULL, *json = open_file(folder, "memory.json");
+    if (json == NULL && errno == ENOENT)
+        FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_IO, NULL,
+                               "%s has no memory.json: it is no run's folder, or the run did not end, or had "
+                               "memory.timeline = no",
+                               folder));
+    if (json == NULL)
+        FUSE_TRY_OUT(cannot_open(folder, "memory.json", errno, error));
+    metrics = open_file(folder, "metrics.jsonl");
+    if (metrics == NULL)
+        FUSE_TRY_OUT(cannot_open(folder, "metrics.jsonl", errno, error));
+    FUSE_TRY_OUT(fuse_report_read(folder, json, metrics, report, error));
+out:
+    if (json != NULL)
+        (void)fclose(json);
+    if (metrics != NULL)
+        (void)fclose(metrics);
     return status;
 }
 

@@ -5,6 +5,8 @@
 #include "base/text.h"
 #include "memory/ledger.h"
 
+#include <stdio.h>
+
 struct fuse_report_pass {
     bool is_training;
     int64_t batch_size;
@@ -64,6 +66,9 @@ struct fuse_report {
 
 /* What is missing or damaged is an error that names the file. */
 int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error);
+/* From open files; metrics must be one that can be rewound. `folder` is what messages call it. */
+int fuse_report_read(const char *folder, FILE *json, FILE *metrics, struct fuse_report **report,
+                     struct fuse_error *error);
 void fuse_report_free(struct fuse_report **report);
 
 /* memory.html of a run's folder, from the files that lie there. */

@@ -33,6 +33,10 @@ static void mistakes_name_the_column(void **state)
         {"1 2", "column 3: expected is an operator (+ - * / % ^ < <= > >= == !=), ',' or ')', but there is '2'"},
         {"base step", "column 6: expected is an operator"},
         {"0x10", "column 2: expected is an operator"},
+        {"\xc3\xa9", "column 1: expected is a number, a name or '(', but there is '\xc3\xa9'"}, /* a whole letter */
+        {"1 \xe2\x82\xac 2",
+         "column 3: expected is an operator (+ - * / % ^ < <= > >= == !=), ',' or ')', but there is "
+         "'\xe2\x82\xac'"},
         {"1 = 2", "column 3: expected is an operator"},
         {"(1", "column 1: this '(' is not closed"},
         {"2 * sqrt(1", "column 5: the '(' of sqrt is not closed"},

@@ -1,6 +1,8 @@
 /* What the config reader says about mistakes: exact texts. */
 #include "config_case.h"
 
+#include <fcntl.h>
+
 #define TAKES_ADAM                                                                                                     \
     "[optimizer] takes plugin, mode, accumulate, clip_grad_norm, clip_grad_value, clip_grad_norm_per_parameter, "      \
     "clip_algorithm, log_grad_norm, lr, betas, eps, "                                                                  \
@@ -444,11 +446,41 @@ static void includes(void **state)
          "noise\n[optimizer]\nplugin = adam\n",
          {"run.include="},
          ""},
+        {GOOD,
+         {"[run]\nsteps\x1b[2J=5"},
+         "command line: [run]?steps?[2J: an override reads section.key=value (optimizer.lr=1e-4)\n"},
         {GOOD, {"run.include=sub/deep/b.ini"}, "sub/deep/b.ini:2: run.threads: 'y' is not an integer in [0, 4096]\n"},
     };
     CHECK_CASES(cases);
     write_text("loop.ini", "[run]\ninclude = x.ini\n");
     assert_said("[run]\ninclude = loop.ini\n", NULL, "loop.ini:2: run.include: 'x.ini' includes itself\n");
+    /* A file by a name that no longer leads to it, as of a descriptor of one that was removed. */
+    const int descriptor = open("gone.ini", O_RDWR | O_CREAT, 0600);
+    char text[64], said[128];
+    assert_true(descriptor >= 0 && unlink("gone.ini") == 0);
+    assert_true(dprintf(descriptor, "[run]\ninclude = %d\n", descriptor) > 0);
+    (void)snprintf(text, sizeof text, "[run]\ninclude = /proc/self/fd/%d\n", descriptor);
+    (void)snprintf(said, sizeof said, "/proc/self/fd/%d:2: run.include: '/proc/self/fd/%d' includes itself\n",
+                   descriptor, descriptor);
+    assert_said(text, NULL, said);
+    assert_int_equal(close(descriptor), 0);
+}
+
+/* No chain of files makes the reader recurse without end. */
+static void includes_are_bounded(void **state)
+{
+    (void)state;
+    char name[32], text[96];
+    for (int i = 0; i < 70; i++) {
+        (void)snprintf(name, sizeof name, "chain%d.ini", i);
+        (void)snprintf(text, sizeof text, "[run]\ninclude = chain%d.ini\n", i + 1);
+        write_text(name, i < 69 ? text : GOOD);
+    }
+    struct outcome outcome = read_good("chain5.ini", NULL);
+    end_outcome(&outcome);
+    outcome = read_config("chain4.ini", NULL);
+    assert_string_equal(outcome.said, "chain68.ini:2: run.include: files include each other more than 64 deep\n");
+    end_outcome(&outcome);
 }
 
 /* Names and lines that inih alone would cut. */
@@ -530,6 +562,7 @@ int main(void)
         cmocka_unit_test(expansion),
         cmocka_unit_test(layers),
         cmocka_unit_test(includes),
+        cmocka_unit_test(includes_are_bounded),
         cmocka_unit_test(any_length),
         cmocka_unit_test(reports_point_at_lines),
     };

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Shared by tools/run, tools/test, tools/fetch, tools/check-deep and .ci/run: installing what is missing and building.
-# Sourced by bash. Owns the build folders (build, build-clang, ...) and nothing else in the tree.
+# Shared by tools/run, tools/test, tools/fetch, tools/fuzz, tools/check-deep and .ci/run: installing what is missing and
+# building. Sourced by bash. Owns the build folders (build, build-clang, ...) and nothing else in the tree.
 #
 # Everything here speaks on stderr, never reads stdin, and leaves the working directory alone, so that
 # tools/run can hand all three to fuserun untouched.
@@ -50,6 +50,7 @@ clang|clang|clang|command -v clang
 clang's OpenMP|clang|libomp-dev|has_clang_openmp
 clang-format|ci|clang-format|command -v clang-format
 clang's sanitizers|clang-asan|libclang-rt-dev|has_clang_asan
+clang's fuzzer|fuzz|libclang-rt-dev|has_clang_fuzzer
 valgrind|better-deep|valgrind|command -v valgrind
 aarch64 compiler|better-deep|gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 aarch64 headers|better-deep|libc6-dev-arm64-cross|test -e /usr/aarch64-linux-gnu/include/stdio.h
@@ -68,6 +69,16 @@ has_clang_asan() {
     local out status
     out=$(mktemp) || return 1
     printf 'int main(void) { return 0; }\n' | clang -fsanitize=address,undefined -x c - -o "$out"
+    status=$?
+    rm -f "$out"
+    return "$status"
+}
+
+has_clang_fuzzer() {
+    local out status
+    out=$(mktemp) || return 1
+    printf 'int LLVMFuzzerTestOneInput(const char *text, unsigned long size) { return size && !text; }\n' |
+        clang -fsanitize=fuzzer -x c - -o "$out"
     status=$?
     rm -f "$out"
     return "$status"
