@@ -2,12 +2,21 @@
 
 #include <stdio.h>
 
+/* A message is one line, and does nothing to a terminal, whatever it quotes of a file or a plugin. */
+static void make_one_line(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
 int fuse_fail_va(struct fuse_error *error, int code, const char *key, const char *format, va_list arguments)
 {
     if (error != NULL) {
         error->code = code;
         (void)snprintf(error->key, sizeof error->key, "%s", key != NULL ? key : "");
         (void)vsnprintf(error->text, sizeof error->text, format, arguments);
+        make_one_line(error->text);
     }
     return code;
 }

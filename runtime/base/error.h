@@ -28,7 +28,8 @@
             goto out;                                                                                                  \
     } while (0)
 
-/* Fills *error (which may be NULL) and returns code. key: the option at fault, or NULL. */
+/* Fills *error (which may be NULL) and returns code. key: the option at fault, or NULL. Control bytes in what the
+ * message quotes become `?`. */
 int fuse_fail(struct fuse_error *error, int code, const char *key, const char *format, ...) FUSERUN_PRINTF(4, 5);
 int fuse_fail_va(struct fuse_error *error, int code, const char *key, const char *format, va_list arguments)
     FUSERUN_PRINTF(4, 0);

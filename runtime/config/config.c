@@ -306,8 +306,15 @@ static int read_include(struct fuse_config *config, const struct chain *chain, i
             config->has_lost_layer = true;
             return FUSERUN_OK;
         }
+    struct stat found;
     if (chain->depth == MOST_INCLUDES) {
         fuse_entry_fail(config, diagnostics, "run", entry, "files include each other more than %d deep", MOST_INCLUDES);
+        config->has_lost_layer = true;
+        return FUSERUN_OK;
+    }
+    /* A pipe that a config names would hang us. (The config itself may come out of one, as the shell's <() gives.) */
+    if (stat(path, &found) == 0 && !S_ISREG(found.st_mode)) {
+        fuse_entry_fail(config, diagnostics, "run", entry, "cannot read '%s': not a regular file", path);
         config->has_lost_layer = true;
         return FUSERUN_OK;
     }

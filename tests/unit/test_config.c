@@ -437,6 +437,8 @@ static void includes(void **state)
          {NULL},
          "x.ini:2: run.include: cannot read 'none.ini': No such file or "
          "directory\n"},
+        {"[run]\ninclude = /dev/null\n", {NULL}, "x.ini:2: run.include: cannot read '/dev/null': not a regular file\n"},
+        {"[run]\ninclude = sub\n", {NULL}, "x.ini:2: run.include: cannot read 'sub': not a regular file\n"},
         {"[run]\ninclude = ./x.ini\n", {NULL}, "x.ini:2: run.include: './x.ini' includes itself\n"},
         {"[run]\ninclude = ${run.name}.ini\n" GOOD,
          {NULL},
