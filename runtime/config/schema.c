@@ -40,6 +40,7 @@ static const struct fuse_option run_options[] = {
     BOOL("resume_strict", "yes", "a checkpoint must fit the config"),
     CHOICE("nonfinite", "stop|skip", "stop", "what a NaN or infinite gradient does"),
     CHOICE("progress", "auto|bar|plain|off", "auto", "how progress is shown"),
+    BOOL("profile", "no", "tell where the time goes: a table and profile.json"),
     PATH("include", NULL, "a config to read first"),
 };
 static const struct fuse_option plugins_options[] = {

@@ -416,6 +416,7 @@ void fuse_program_free(struct fuse_program **program)
     free(freed->panel_users);
     free(freed->norm_buffers);
     free(freed->norm_sums);
+    free(freed->marks_ns);
     free(freed);
     *program = NULL;
 }

@@ -118,6 +118,7 @@ struct fuse_program {
     struct fuse_panel_user *panel_users; /* one an instruction */
     uint32_t *norm_buffers;              /* one a parameter: its sum of squares, float64, or FUSE_NO_BUFFER */
     double *norm_sums;                   /* one a parameter: the same, on the host */
+    int64_t *marks_ns; /* NULL, or (instruction_count + 1) that a run fills: when each began, and the last one's end */
 };
 
 /* Makes the list, compiles the kernels, plans the memory. The graph (with its frozen marks and callbacks) and the

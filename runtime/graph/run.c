@@ -1,4 +1,5 @@
 /* Running a program: kernels in order, gradients handed to their callbacks, every use told to the ledger. */
+#include "base/now.h"
 #include "graph/describe.h"
 
 #include <stdlib.h>
@@ -180,6 +181,14 @@ static int run_instruction(struct fuse_program *program, struct fuse_instruction
     return FUSERUN_OK;
 }
 
+/* What the device has been asked for is done before the clock is read. */
+static int mark(struct fuse_program *program, uint32_t instruction, struct fuse_error *error)
+{
+    FUSE_TRY(program->backend->synchronize(program->device, error));
+    program->marks_ns[instruction] = fuse_now_ns();
+    return FUSERUN_OK;
+}
+
 const struct fuse_place fuse_program_run_place = {"runtime/graph/run.c", __LINE__ + 2, "fuse_program_run"};
 
 int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, int64_t earlier_count,
@@ -192,6 +201,8 @@ int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, 
     }
     for (uint32_t i = 0; i < program->instruction_count; i++) {
         struct fuse_instruction *instruction = &program->instructions[i];
+        if (program->marks_ns != NULL)
+            FUSE_TRY(mark(program, i, error));
         FUSE_TRY(run_instruction(program, instruction, &batch, error));
         if (ledger == NULL)
             continue;
@@ -202,6 +213,8 @@ int fuse_program_run(struct fuse_program *program, double scale, uint64_t draw, 
         fuse_ledger_touch(ledger, program->statistics_buffer, program->instruction_count - 1);
         fuse_ledger_end(ledger);
     }
+    if (program->marks_ns != NULL)
+        FUSE_TRY(mark(program, program->instruction_count, error));
     const void *source = program->arena + program->buffers[program->statistics_buffer].offset;
     return program->backend->download(program->device, statistics, source, 2 * sizeof(double), error);
 }

@@ -1,5 +1,7 @@
 #include "train/loop.h"
 
+#include "train/profile.h"
+
 #include <inttypes.h>
 
 /* Labels index into the loss's rows: one out of range would read foreign memory. */
@@ -34,6 +36,8 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
         fuse_timeline_begin(experiment->timeline, experiment->ledger, program->ledger_pass,
                             experiment->clock->completed_updates + (purpose == FUSE_PURPOSE_TRAIN ? 1 : 0));
     FUSE_TRY(fuse_program_run(program, scale, draw, earlier_count, experiment->ledger, batch, error));
+    if (program->marks_ns != NULL)
+        fuse_profile_note(experiment->profile, program);
     statistics[0] += batch[0];
     statistics[1] += batch[1];
     return FUSERUN_OK;

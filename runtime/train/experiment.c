@@ -2,6 +2,7 @@
 
 #include "config/options.h"
 #include "memory/resident.h"
+#include "train/profile.h"
 #include "train/resume.h"
 #include "train/weights.h"
 
@@ -555,6 +556,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
             fuse_graph_free(&old->passes[i].graph);
     }
     fuse_timeline_free(&old->timeline);
+    fuse_profile_free(&old->profile);
     fuse_ledger_free(&old->ledger);
     if (old->arena != NULL)
         old->backend->release(old->device, old->arena, old->arena_bytes);

@@ -75,6 +75,7 @@ struct fuse_experiment {
     /* From fuse_experiment_allocate. */
     struct fuse_ledger *ledger;
     struct fuse_timeline *timeline; /* NULL: nobody asks for memory's pictures */
+    struct fuse_profile *profile;   /* NULL: nobody asks where the time goes */
     void *arena;
     uint64_t arena_bytes;
     struct fuse_feed train_feed;

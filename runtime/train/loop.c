@@ -1,6 +1,7 @@
 #include "train/loop.h"
 
 #include "base/number.h"
+#include "train/profile.h"
 #include "train/resume.h"
 
 #include <inttypes.h>
@@ -279,7 +280,7 @@ static int finish(struct fuse_run_state *state, const struct fuse_outputs *outpu
     FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
     FUSE_TRY(fuse_outputs_finish(state->experiment, outputs, error));
     summarise(state, outputs);
-    return FUSERUN_OK;
+    return fuse_profile_write(state->experiment, outputs, error);
 }
 
 int fuse_run(struct fuse_experiment *experiment, const struct fuse_outputs *outputs, struct fuse_error *error)

@@ -19,8 +19,8 @@
 
 #define METRICS "metrics.jsonl"
 
-static const char *const run_files[] = {"config.ini",  METRICS,       "model.safetensors",
-                                        "memory.html", "memory.json", "memory.pickle"};
+static const char *const run_files[] = {"config.ini",  METRICS,         "model.safetensors", "memory.html",
+                                        "memory.json", "memory.pickle", "profile.json"};
 
 char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name)
 {

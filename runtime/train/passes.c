@@ -3,6 +3,7 @@
 #include "config/options.h"
 #include "train/image.h"
 #include "train/pictures.h"
+#include "train/profile.h"
 #include "train/resume.h"
 #include "train/weights.h"
 
@@ -298,5 +299,6 @@ int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_err
         FUSE_TRY(fuse_ledger_add_pass(experiment->ledger, program->ledger_buffers, program->buffer_count,
                                       program->phases, program->instruction_count, &program->ledger_pass, error));
     }
-    return fuse_pictures_prepare(experiment, error);
+    FUSE_TRY(fuse_pictures_prepare(experiment, error));
+    return fuse_profile_prepare(experiment, error);
 }

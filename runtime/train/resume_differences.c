@@ -26,8 +26,9 @@ struct lines {
 static const struct {
     const char *section, *key;
 } untold[] = {
-    {"run", "name"},     {"run", "output"}, {"run", "overwrite"}, {"run", "resume"},      {"run", "resume_strict"},
-    {"run", "progress"}, {"plugins", NULL}, {"checkpoint", NULL}, {"memory", "timeline"}, {"memory", "snapshot"},
+    {"run", "name"},          {"run", "output"},      {"run", "overwrite"}, {"run", "resume"},
+    {"run", "resume_strict"}, {"run", "progress"},    {"plugins", NULL},    {"checkpoint", NULL},
+    {"memory", "timeline"},   {"memory", "snapshot"}, {"run", "profile"},
 };
 
 static bool is_text(const char *bytes, size_t length, const char *text)

@@ -104,7 +104,7 @@ static void missing_things(void **state)
          {NULL},
          "x.ini:2: run.stpes: unknown key; [run] takes name, output, overwrite, steps, epochs, seed, device, "
          "precision, "
-         "threads, resume, resume_strict, nonfinite, progress, include (did you mean 'steps'?)\n"
+         "threads, resume, resume_strict, nonfinite, progress, profile, include (did you mean 'steps'?)\n"
          "x.ini:3: model.plugin: the key is missing (a name on the search path, or a path that ends in .so)\n"},
         {"[run]\nsteps = 1\n[model]\nplugin = mlp\n[data]\nplugin = tensors\n[optimizer]\nplugin = adam\n[group a]\nlr "
          "= "
