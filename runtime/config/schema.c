@@ -123,7 +123,6 @@ static const struct {
     const char *accepted;
 } unsupported[] = {
     {FUSE_ROLE_RUN, "device", "auto|cpu"},
-    {FUSE_ROLE_RUN, "precision", "fp32"},
 };
 
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])

@@ -33,6 +33,12 @@ struct fuse_deferred {
 /* Buffers and instructions at the end of the list; on failure the error is set. */
 int fuse_builder_add_buffer(struct fuse_builder *builder, enum fuse_category category, uint32_t parameter,
                             uint64_t bytes, uint32_t *buffer);
+/* A buffer for a tensor's value or for its gradient. */
+int fuse_builder_add_activation(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer);
+/* Whether a tensor's value and its gradient are bfloat16: under that precision all activations but the model's output,
+ * on which the loss is computed. */
+bool fuse_builder_is_bfloat16(const struct fuse_builder *builder, uint32_t tensor);
+uint64_t fuse_builder_tensor_bytes(const struct fuse_builder *builder, uint32_t tensor);
 int fuse_builder_add_instruction(struct fuse_builder *builder, const struct fuse_instruction *instruction);
 
 /* An instruction that runs kernel `kind`, without operands yet. */

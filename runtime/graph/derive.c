@@ -49,11 +49,8 @@ static int gradient_target(struct fuse_builder *builder, uint32_t tensor, uint32
 {
     uint32_t *slot = &builder->gradients[storage_of(builder, tensor)];
     *adds = *slot != FUSE_NO_BUFFER;
-    if (!*adds) {
-        const struct fuse_tensor *shape = tensor_of(builder, tensor);
-        const uint64_t bytes = (uint64_t)fuse_element_count(shape->rank, shape->shape) * sizeof(float);
-        FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, UINT32_MAX, bytes, slot));
-    }
+    if (!*adds)
+        FUSE_TRY(fuse_builder_add_activation(builder, tensor, slot));
     *buffer = *slot;
     return FUSERUN_OK;
 }
@@ -233,13 +230,14 @@ static int derive_unary(struct fuse_builder *builder, uint32_t index, uint32_t d
     return add_activation_gradient(builder, &dx, node->inputs[0], false);
 }
 
-/* Gives dy itself to an input: its first contribution takes over dy's buffer if `may_take`, else copies; later ones
- * add. */
+/* Gives dy itself to an input: its first contribution takes over dy's buffer if `may_take` and it is of the right kind,
+ * else copies; later ones add. */
 static int hand_on(struct fuse_builder *builder, uint32_t index, uint32_t dy, uint32_t input, bool may_take)
 {
     const struct fuse_node *node = &builder->graph->nodes[index];
     uint32_t *slot = &builder->gradients[storage_of(builder, input)];
-    if (*slot == FUSE_NO_BUFFER && may_take && !builder->keeps_loss_gradient) {
+    if (*slot == FUSE_NO_BUFFER && may_take && !builder->keeps_loss_gradient &&
+        builder->program->buffers[dy].is_bfloat16 == fuse_builder_is_bfloat16(builder, input)) {
         *slot = dy;
         return FUSERUN_OK;
     }

@@ -34,7 +34,8 @@ int fuse_builder_add_node(struct fuse_builder *builder, uint32_t index, enum fus
     run.op.integers[0] = node->integers[0];
     run.op.integers[1] = node->integers[1];
     run.op.numbers[0] = node->numbers[0];
-    if (node->kind == FUSERUN_OP_ATTENTION && builder->program->options.gradients == FUSE_GRADIENTS_NONE)
+    if ((node->kind == FUSERUN_OP_ATTENTION || node->kind == FUSERUN_OP_DROPOUT) &&
+        builder->program->options.gradients == FUSE_GRADIENTS_NONE)
         run.op.numbers[0] = 0; /* no dropout in evaluation */
     for (uint32_t j = 0; j < node->input_count; j++)
         if (node->inputs[j] != UINT32_MAX)
@@ -50,11 +51,19 @@ int fuse_builder_add_node(struct fuse_builder *builder, uint32_t index, enum fus
     return fuse_builder_add_instruction(builder, &run);
 }
 
-static int new_value(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer)
+/* A layer norm's mean and rstd, an attention's lse: float32 in any precision. */
+static int add_statistics(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer)
 {
     const struct fuse_tensor *shape = builder->graph->tensors[tensor];
     const uint64_t bytes = (uint64_t)fuse_element_count(shape->rank, shape->shape) * sizeof(float);
     return fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, UINT32_MAX, bytes, buffer);
+}
+
+/* Evaluation drops nothing: a dropout's output is its input, unless one is to be rounded and the other not. */
+static bool is_no_op(const struct fuse_builder *builder, const struct fuse_node *node, uint32_t input)
+{
+    return node->kind == FUSERUN_OP_DROPOUT && builder->program->options.gradients == FUSE_GRADIENTS_NONE &&
+           builder->program->buffers[input].is_bfloat16 == fuse_builder_is_bfloat16(builder, node->output);
 }
 
 int fuse_builder_add_forward(struct fuse_builder *builder)
@@ -67,13 +76,13 @@ int fuse_builder_add_forward(struct fuse_builder *builder)
             values[j] = node->inputs[j] == UINT32_MAX ? FUSE_NO_BUFFER
                                                       : builder->values[graph->tensors[node->inputs[j]]->storage];
         builder->producer[node->output] = i;
-        if (node->kind == FUSERUN_OP_DROPOUT && builder->program->options.gradients == FUSE_GRADIENTS_NONE) {
-            builder->values[node->output] = values[0]; /* evaluation drops nothing */
+        if (is_no_op(builder, node, values[0])) {
+            builder->values[node->output] = values[0];
             continue;
         }
-        FUSE_TRY(new_value(builder, node->output, &builder->values[node->output]));
+        FUSE_TRY(fuse_builder_add_activation(builder, node->output, &builder->values[node->output]));
         for (uint32_t j = 0; j < node->extra_count; j++)
-            FUSE_TRY(new_value(builder, node->extras[j], &builder->values[node->extras[j]]));
+            FUSE_TRY(add_statistics(builder, node->extras[j], &builder->values[node->extras[j]]));
         FUSE_TRY(fuse_builder_add_node(builder, i, FUSE_PHASE_FORWARD, values, builder->values[node->output]));
     }
     for (uint32_t i = 0; i < graph->node_count; i++)
@@ -121,7 +130,7 @@ int fuse_builder_value(struct fuse_builder *builder, uint32_t tensor, uint32_t *
                 FUSE_TRY(fuse_builder_value(builder, node->inputs[j], &values[j]));
         }
         uint32_t made;
-        FUSE_TRY(new_value(builder, node->output, &made));
+        FUSE_TRY(fuse_builder_add_activation(builder, node->output, &made));
         builder->again[storage] = made;
         FUSE_TRY(fuse_builder_add_node(builder, producer, FUSE_PHASE_BACKWARD, values, made));
     }

@@ -83,11 +83,6 @@ void fuse_builder_hold_gradient(struct fuse_builder *builder, uint32_t parameter
     fix_buffer(builder, buffer, fuse_hold_gradient(hold, parameter, builder->program->buffers[buffer].bytes)->offset);
 }
 
-static uint64_t bytes_of(const struct fuse_tensor *tensor)
-{
-    return (uint64_t)fuse_element_count(tensor->rank, tensor->shape) * sizeof(float);
-}
-
 bool fuse_builder_holds_operands(const struct fuse_builder *builder, uint32_t index)
 {
     const struct fuse_program_options *options = &builder->program->options;
@@ -97,12 +92,13 @@ bool fuse_builder_holds_operands(const struct fuse_builder *builder, uint32_t in
         return false;
     if (options->hold->parameters[weight->parameter].kind != FUSE_HELD_NOTHING)
         return options->hold->parameters[weight->parameter].kind == FUSE_HELD_OPERANDS;
-    const double operands = (double)bytes_of(builder->graph->tensors[node->inputs[0]]) +
-                            (double)bytes_of(builder->graph->tensors[node->output]);
+    const double operands = (double)fuse_builder_tensor_bytes(builder, node->inputs[0]) +
+                            (double)fuse_builder_tensor_bytes(builder, node->output);
     /* a tied weight's gradient is gathered whole in any case */
     return options->gradients == FUSE_GRADIENTS_RELEASE && options->hold->operand_limit > 0 &&
            builder->use_counts[weight->parameter] == 1 &&
-           (double)options->hold->operand_limit * operands < (double)bytes_of(weight);
+           (double)options->hold->operand_limit * operands <
+               (double)fuse_builder_tensor_bytes(builder, node->inputs[1]);
 }
 
 /* The buffers of X and dY of the earlier micro-batches of this weight. */
@@ -112,31 +108,34 @@ static int operand_buffers(struct fuse_builder *builder, const struct fuse_defer
     const struct fuse_graph *graph = builder->graph;
     struct fuse_hold *hold = builder->program->options.hold;
     const struct fuse_node *node = &graph->nodes[deferred->node];
-    const struct fuse_tensor *x = graph->tensors[node->inputs[0]], *dy = graph->tensors[node->output];
+    const struct fuse_tensor *dy = graph->tensors[node->output];
+    const uint32_t tensors[] = {node->inputs[0], node->output};
+    const uint64_t bytes[] = {fuse_builder_tensor_bytes(builder, tensors[0]),
+                              fuse_builder_tensor_bytes(builder, tensors[1])};
     const uint32_t parameter = graph->tensors[node->inputs[1]]->parameter;
     const int64_t rows = fuse_element_count(dy->rank, dy->shape) / dy->shape[dy->rank - 1];
-    *held = fuse_hold_operands(hold, parameter, rows, bytes_of(x), bytes_of(dy));
+    *held = fuse_hold_operands(hold, parameter, rows, bytes[0], bytes[1]);
     *buffers = &builder->operand_buffers[2 * (size_t)parameter];
     if ((*buffers)[0] != FUSE_NO_BUFFER)
         return FUSERUN_OK;
-    const uint64_t row_bytes[] = {bytes_of(x) / (uint64_t)rows, bytes_of(dy) / (uint64_t)rows};
     const uint64_t all_rows = (uint64_t)(hold->earlier_count * (*held)->rows);
     for (int i = 0; i < 2; i++) {
-        FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, parameter, all_rows * row_bytes[i],
-                                         &(*buffers)[i]));
+        FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, parameter,
+                                         all_rows * (bytes[i] / (uint64_t)rows), &(*buffers)[i]));
+        builder->program->buffers[(*buffers)[i]].is_bfloat16 = fuse_builder_is_bfloat16(builder, tensors[i]);
         fix_buffer(builder, (*buffers)[i], i == 0 ? (*held)->offset : (*held)->dy_offset);
     }
     return FUSERUN_OK;
 }
 
 /* Copies an operand into the present micro-batch's place among its like. */
-static int keep_operand(struct fuse_builder *builder, uint32_t node, const struct fuse_tensor *tensor, uint32_t from,
-                        uint32_t to)
+static int keep_operand(struct fuse_builder *builder, uint32_t node, uint32_t operand, uint32_t from, uint32_t to)
 {
+    const struct fuse_tensor *tensor = builder->graph->tensors[operand];
     struct fuse_instruction copy = fuse_instruction_of(FUSERUN_OP_COPY, FUSE_PHASE_BACKWARD, node);
     fuse_instruction_add_input_tensor(&copy, from, tensor);
     fuse_instruction_add_output_tensor(&copy, to, tensor);
-    copy.slice_bytes = bytes_of(tensor);
+    copy.slice_bytes = fuse_builder_tensor_bytes(builder, operand);
     return fuse_builder_add_instruction(builder, &copy);
 }
 
@@ -147,8 +146,8 @@ int fuse_builder_keep_operands(struct fuse_builder *builder, const struct fuse_d
     const struct fuse_held *held;
     FUSE_TRY(operand_buffers(builder, deferred, &buffers, &held));
     FUSE_TRY(fuse_builder_value(builder, node->inputs[0], &value));
-    FUSE_TRY(keep_operand(builder, deferred->node, builder->graph->tensors[node->inputs[0]], value, buffers[0]));
-    return keep_operand(builder, deferred->node, builder->graph->tensors[node->output], deferred->dy, buffers[1]);
+    FUSE_TRY(keep_operand(builder, deferred->node, node->inputs[0], value, buffers[0]));
+    return keep_operand(builder, deferred->node, node->output, deferred->dy, buffers[1]);
 }
 
 int fuse_builder_add_earlier_operands(struct fuse_builder *builder, const struct fuse_deferred *deferred,

@@ -31,6 +31,29 @@ int fuse_builder_add_buffer(struct fuse_builder *builder, enum fuse_category cat
     return FUSERUN_OK;
 }
 
+bool fuse_builder_is_bfloat16(const struct fuse_builder *builder, uint32_t tensor)
+{
+    const struct fuse_graph *graph = builder->graph;
+    const uint32_t storage = graph->tensors[tensor]->storage;
+    return builder->program->options.is_bfloat16 && graph->tensors[storage]->role == FUSE_TENSOR_ACTIVATION &&
+           storage != graph->tensors[graph->output]->storage;
+}
+
+uint64_t fuse_builder_tensor_bytes(const struct fuse_builder *builder, uint32_t tensor)
+{
+    const struct fuse_tensor *shape = builder->graph->tensors[tensor];
+    return (uint64_t)fuse_element_count(shape->rank, shape->shape) *
+           (fuse_builder_is_bfloat16(builder, tensor) ? sizeof(uint16_t) : sizeof(float));
+}
+
+int fuse_builder_add_activation(struct fuse_builder *builder, uint32_t tensor, uint32_t *buffer)
+{
+    FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, UINT32_MAX,
+                                     fuse_builder_tensor_bytes(builder, tensor), buffer));
+    builder->program->buffers[*buffer].is_bfloat16 = fuse_builder_is_bfloat16(builder, tensor);
+    return FUSERUN_OK;
+}
+
 int fuse_builder_add_instruction(struct fuse_builder *builder, const struct fuse_instruction *instruction)
 {
     struct fuse_program *program = builder->program;
@@ -161,15 +184,25 @@ static int add_loss(struct fuse_builder *builder)
                                      &program->statistics_buffer));
     fuse_instruction_add_output(&loss, program->statistics_buffer, FUSERUN_FLOAT64, 1, two);
     if (builder->needs_gradient[storage]) {
-        const uint64_t bytes = (uint64_t)fuse_element_count(output->rank, output->shape) * sizeof(float);
-        FUSE_TRY(fuse_builder_add_buffer(builder, FUSE_CATEGORY_ACTIVATION, UINT32_MAX, bytes,
-                                         &builder->gradients[storage]));
+        FUSE_TRY(fuse_builder_add_activation(builder, builder->graph->output, &builder->gradients[storage]));
         fuse_instruction_add_output_tensor(&loss, builder->gradients[storage], output);
     }
     return fuse_builder_add_instruction(builder, &loss);
 }
 
 /* ---- kernels -------------------------------------------------------------------------------------------------- */
+
+/* What is described as float32 is as the buffer is that it lies in. */
+static void take_types(const struct fuse_program *program, struct fuse_instruction *instruction)
+{
+    for (uint32_t j = 0; j < instruction->op.input_count; j++)
+        if (instruction->op.inputs[j].dtype == FUSERUN_FLOAT32 && program->buffers[instruction->inputs[j]].is_bfloat16)
+            instruction->op.inputs[j].dtype = FUSERUN_BFLOAT16;
+    for (uint32_t j = 0; j < instruction->op.output_count; j++)
+        if (instruction->op.outputs[j].dtype == FUSERUN_FLOAT32 &&
+            program->buffers[instruction->outputs[j]].is_bfloat16)
+            instruction->op.outputs[j].dtype = FUSERUN_BFLOAT16;
+}
 
 /* Compiles every kernel, and gives each the scratch that it asks for. */
 static int compile_kernels(struct fuse_builder *builder)
@@ -181,6 +214,7 @@ static int compile_kernels(struct fuse_builder *builder)
         struct fuse_instruction *instruction = &program->instructions[i];
         if (instruction->kind != FUSE_RUN_KERNEL)
             continue;
+        take_types(program, instruction);
         instruction->info.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes);
         FUSE_TRY(program->backend->compile(program->device, &instruction->op, &instruction->kernel, &instruction->info,
                                            builder->error));
@@ -273,7 +307,8 @@ static void share_in_place(struct fuse_builder *builder)
             (instruction->op.flags & FUSERUN_OP_ACCUMULATE) != 0)
             continue;
         /* a + b is b + a, to the bit: the one that may be written over comes first */
-        if (instruction->op.kind == FUSERUN_OP_ADD && program->buffers[instruction->inputs[0]].last != i) {
+        if (instruction->op.kind == FUSERUN_OP_ADD && program->buffers[instruction->inputs[0]].last != i &&
+            instruction->op.inputs[0].dtype == instruction->op.inputs[1].dtype) {
             const uint32_t first = instruction->inputs[0];
             instruction->inputs[0] = instruction->inputs[1];
             instruction->inputs[1] = first;

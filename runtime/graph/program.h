@@ -39,6 +39,7 @@ struct fuse_program_options {
     double label_smoothing;
     enum fuse_gradient_use gradients;
     bool recomputes_blocks;  /* keep only what enters the model's blocks */
+    bool is_bfloat16;        /* activations and their gradients are, all but the model's output */
     uint64_t seed;           /* of dropout */
     enum fuse_norm_use norm; /* none where `part` is not the end of an update */
     enum fuse_part part;
@@ -86,6 +87,7 @@ struct fuse_buffer {
     bool is_fixed;      /* its offset is given: it is held from one micro-batch to the next */
     bool comes_in;      /* holds something when the program begins */
     bool stays;         /* and must when it ends */
+    bool is_bfloat16;   /* operands that lie in it are bfloat16, not float32 */
     uint32_t parameter; /* for parameters, gradients, and operands held of earlier micro-batches */
     uint64_t bytes;
     uint64_t offset; /* in the arena */

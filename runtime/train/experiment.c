@@ -405,7 +405,7 @@ static int open_backend(struct fuse_experiment *experiment, struct fuse_error *e
     struct fuse_backend_options options = {
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
         .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
-        .precision = FUSERUN_FLOAT32,
+        .precision = fuse_experiment_is_bfloat16(experiment) ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32,
     };
     if (device != NULL && strcmp(device, "auto") != 0) {
         const size_t length = strcspn(device, ":");
@@ -435,7 +435,8 @@ static int open_backend(struct fuse_experiment *experiment, struct fuse_error *e
         experiment->resident_base_bytes = fuse_resident_now_bytes();
         return FUSERUN_OK;
     }
-    cause.key[0] = '\0';
+    if (strcmp(cause.key, "precision") != 0)
+        cause.key[0] = '\0';
     FUSE_TRY(blame(experiment, "run", "device", &cause, error));
     return refused(error);
 }
@@ -578,6 +579,11 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_diagnostics_free(&old->diagnostics);
     free(old);
     *experiment = NULL;
+}
+
+bool fuse_experiment_is_bfloat16(const struct fuse_experiment *experiment)
+{
+    return strcmp(fuse_option_text(fuse_config_options(experiment->config, "run"), "precision"), "bf16") == 0;
 }
 
 int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experiment)

@@ -101,6 +101,7 @@ struct fuse_program *fuse_experiment_program(const struct fuse_experiment *exper
 /* By which a loss's sum becomes what is optimised and logged: 1 / samples, 1 / elements, or 1. */
 double fuse_experiment_scale(const struct fuse_experiment *experiment, int64_t samples);
 
+bool fuse_experiment_is_bfloat16(const struct fuse_experiment *experiment); /* run.precision */
 int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experiment);
 
 /* passes.c: graphs and programs for every batch size that the run will execute, and the peak they will have. */

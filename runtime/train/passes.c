@@ -49,6 +49,7 @@ static int compile(struct fuse_experiment *experiment, struct fuse_pass *pass, s
         .label_smoothing = experiment->label_smoothing,
         .gradients = is_training ? fuse_dict_gradient_use(experiment->dict) : FUSE_GRADIENTS_NONE,
         .recomputes_blocks = strcmp(fuse_option_text(memory, "recompute"), "blocks") == 0,
+        .is_bfloat16 = fuse_experiment_is_bfloat16(experiment),
         .seed = experiment->seed,
         .norm = norm,
         .part = pass->part,

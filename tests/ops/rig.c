@@ -1,4 +1,5 @@
 #include "rig.h"
+#include "bfloat16.h"
 
 #include "base/random.h"
 
@@ -58,7 +59,8 @@ void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count)
     *rig = (struct fuse_rig){.backend = component->api, .error = FUSE_ERROR_INIT};
     const struct fuse_backend_options options = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, precision),
                                                  .thread_count = thread_count,
-                                                 .precision = FUSERUN_FLOAT32};
+                                                 .precision =
+                                                     fuse_is_bfloat16_test() ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32};
     assert_int_equal(rig->backend->device_count(&host, &rig->error), 1);
     if (rig->backend->open(&host, &options, &rig->instance, &rig->error) != FUSERUN_OK)
         fail_msg("%s", rig->error.text);
@@ -107,7 +109,7 @@ float *fuse_random_floats(uint64_t seed, int64_t count, double size)
     float *const values = fuse_guarded_new((size_t)count * sizeof(float));
     fuse_random_uniform(seed, 7, 0, values, (size_t)count);
     for (int64_t i = 0; i < count; i++)
-        values[i] = (float)(((double)values[i] * 2.0 - 1.0) * size);
+        values[i] = fuse_activation((float)(((double)values[i] * 2.0 - 1.0) * size));
     return values;
 }
 
@@ -249,8 +251,8 @@ static void take_from_device(struct run *run, const void *const *inputs, void *c
     }
 }
 
-void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *const *inputs, void *const *outputs,
-                  const double *scalars, const struct fuse_panel_hook *hook)
+static void run_op(struct fuse_rig *rig, const struct fuse_op *op, const void *const *inputs, void *const *outputs,
+                   const double *scalars, const struct fuse_panel_hook *hook)
 {
     struct fuse_kernel *kernel = NULL;
     struct fuse_kernel_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_info, workspace_bytes)};
@@ -277,6 +279,19 @@ void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *co
     rig->backend->discard(rig->instance, kernel);
 }
 
+void fuse_rig_run(struct fuse_rig *rig, const struct fuse_op *op, const void *const *inputs, void *const *outputs,
+                  const double *scalars, const struct fuse_panel_hook *hook)
+{
+    struct fuse_narrowed narrowed;
+    if (!fuse_is_bfloat16_test()) {
+        run_op(rig, op, inputs, outputs, scalars, hook);
+        return;
+    }
+    fuse_narrowed_begin(&narrowed, op, inputs, outputs);
+    run_op(rig, &narrowed.op, narrowed.inputs, narrowed.outputs, scalars, hook);
+    fuse_narrowed_finish(&narrowed, outputs);
+}
+
 int fuse_rig_compile_status(struct fuse_rig *rig, const struct fuse_op *op)
 {
     struct fuse_kernel *kernel = NULL;
@@ -301,7 +316,7 @@ void fuse_rig_info(struct fuse_rig *rig, const struct fuse_op *op, struct fuse_k
 void fuse_assert_close(const char *what, int64_t count, const float *got, const double *expected, const double *bound)
 {
     for (int64_t i = 0; i < count; i++)
-        if (!(fabs((double)got[i] - expected[i]) <= bound[i]))
+        if (!(fabs((double)got[i] - expected[i]) <= fuse_bound_of(got[i], expected[i], bound[i])))
             fail_msg("%s: element %lld is %.9g, expected %.9g within %.3g", what, (long long)i, (double)got[i],
                      expected[i], bound[i]);
 }
@@ -319,7 +334,7 @@ static void compare_output(const char *what, const struct fuse_op *op, uint32_t 
     const bool is_added = (op->flags & FUSERUN_OP_ACCUMULATE) != 0 && output + 1 == op->output_count;
     for (int64_t i = 0; i < count; i++) {
         const double value = expected[i] + (is_added ? 0.5 : 0.0);
-        const double slack = bound[i] + (is_added ? FUSE_EPS * (fabs(value) + 0.5) : 0.0);
+        const double slack = fuse_bound_of(got[i], value, bound[i] + (is_added ? FUSE_EPS * (fabs(value) + 0.5) : 0.0));
         if (!(fabs((double)got[i] - value) <= slack))
             fail_msg("%s: output %u, element %lld is %.9g, expected %.9g within %.3g", what, output, (long long)i,
                      (double)got[i], value, slack);

@@ -41,7 +41,7 @@ void *fuse_guarded_new(size_t bytes);
 void fuse_guarded_check(const void *data, size_t bytes);
 void fuse_guarded_free(void *data, size_t bytes);
 
-/* count floats of [-size, size), from the seed. */
+/* count floats of [-size, size), from the seed; in tests of bfloat16 (bfloat16.h) rounded to that. */
 float *fuse_random_floats(uint64_t seed, int64_t count, double size);
 double *fuse_to_doubles(const float *values, int64_t count);
 

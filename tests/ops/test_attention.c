@@ -3,6 +3,7 @@
 #include "transformer.h"
 
 #include "base/random.h"
+#include "bfloat16.h"
 #include "reference.h"
 
 #include <math.h>
@@ -66,6 +67,12 @@ static double relative_error(const struct fuse_reference_heads *h, double size)
     return 2.0 * ((double)h->head_width + 4.0) * score_size + (double)h->tokens + 16.0;
 }
 
+/* What is added to it where probabilities, or their gradients, are rounded before they are multiplied. */
+static double product_error(void)
+{
+    return fuse_is_bfloat16_test() ? FUSE_EPS_BFLOAT16 / FUSE_EPS : 0.0;
+}
+
 static void check_case(struct fuse_reference_heads h, double size, double probability, uint32_t flags)
 {
     const int64_t width = h.heads * h.head_width, count = h.batch * h.tokens * width;
@@ -81,7 +88,7 @@ static void check_case(struct fuse_reference_heads h, double size, double probab
     /* y is an average of v, so its terms' sizes sum to at most `size` (more with dropout). */
     double *const y_bound = fuse_doubles(count, size / (1.0 - probability));
     double *const lse_bound = fuse_doubles(sums, 1.0);
-    fuse_scale_bound(y_bound, count, relative_error(&h, size));
+    fuse_scale_bound(y_bound, count, relative_error(&h, size) + product_error());
     for (int64_t i = 0; i < sums; i++)
         lse_bound[i] += fabs(lse[i]);
     fuse_scale_bound(lse_bound, sums, relative_error(&h, size));
@@ -90,11 +97,12 @@ static void check_case(struct fuse_reference_heads h, double size, double probab
     const double *const expected[] = {y, lse}, *const bound[] = {y_bound, lse_bound};
     fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "attention", &op, inputs, expected, bound, false);
 
-    fuse_round_to_floats(y, count);
+    for (int64_t i = 0; i < count; i++)
+        y[i] = (double)fuse_activation((float)y[i]);
     fuse_round_to_floats(lse, sums);
     float *const y_floats = fuse_to_floats(y, count), *const lse_floats = fuse_to_floats(lse, sums);
     fuse_reference_attention_dx(&h, ddy, dqkv, y, lse, gradient, gradient_bound);
-    fuse_scale_bound(gradient_bound, 3 * count, relative_error(&h, size));
+    fuse_scale_bound(gradient_bound, 3 * count, relative_error(&h, size) + product_error());
     op = new_op(&h, true, flags, probability);
     const void *const dx_inputs[] = {dy, qkv, y_floats, lse_floats};
     const double *const dx_expected[] = {gradient}, *const dx_bound[] = {gradient_bound};

@@ -1,8 +1,10 @@
 /* LINEAR and its gradients against the reference, over odd shapes, batches and numbers of threads. */
 #include "rig.h"
 
+#include "bfloat16.h"
 #include "reference.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -395,6 +397,56 @@ static void test_leading_dimensions(void **state)
     fuse_assert_close("linear (2, 3, 5)", 24, y, y64, bound);
 }
 
+/* A product in bfloat16 rounds what is float32, each number once: weights, and a first layer's inputs. */
+static void test_operands_are_rounded(void **state)
+{
+    (void)state;
+    static const struct shape few[] = {{1, 5, 9}, {3, 16, 40}, {70, 33, 65}, {300, 70, 300}};
+    if (!fuse_is_bfloat16_test())
+        skip();
+    for (size_t i = 0; i < sizeof(few) / sizeof(few[0]); i++) {
+        struct numbers n;
+        make_numbers(&n, &few[i]);
+        for (int64_t j = 0; j < n.w_count; j++) { /* past the middle, below, ties that go up and down */
+            const float size = 1.0f + (float)(j % 128) / 128.0f;
+            const float parts[] = {0.3f, 0.7f, 0.5f, -0.5f, -0.25f};
+            n.w[j] = size + parts[j % 5] / 128.0f;
+            n.w64[j] = (double)fuse_activation(n.w[j]);
+        }
+        double *const y = new_doubles(n.y_count), *const bound = new_doubles(n.y_count);
+        double *const dx = new_doubles(n.x_count), *const dx_bound = new_doubles(n.x_count);
+        const struct fuse_op op = linear_op(&few[i], false), back = dx_op(&few[i], 0);
+        fuse_reference_linear(n.s.batch, n.s.n, n.s.k, n.x64, n.w64, NULL, y, bound);
+        fuse_bound_from_magnitude(n.y_count, bound, n.s.k);
+        check("linear", &op, (const void *const[]){n.x, n.w}, n.y_count, y, bound, NOT_FILLED, false);
+        fuse_reference_linear_dx(n.s.batch, n.s.n, n.s.k, n.dy64, n.w64, dx, dx_bound);
+        fuse_bound_from_magnitude(n.x_count, dx_bound, n.s.n);
+        check("linear_dx", &back, (const void *const[]){n.dy, n.w}, n.x_count, dx, dx_bound, NOT_FILLED, false);
+        free(y);
+        free(bound);
+        free(dx);
+        free(dx_bound);
+        free_numbers(&n);
+    }
+}
+
+/* Infinities and NaN get through; what is larger than bfloat16's largest number becomes infinite. */
+static void test_special_operands(void **state)
+{
+    (void)state;
+    const float inf = (float)INFINITY, large = 3.4e38f;
+    uint32_t bits = 0x7f800001u; /* a NaN that cutting off would make infinite */
+    float signalling, y[4];
+    memcpy(&signalling, &bits, sizeof(signalling));
+    const float x[] = {1.0f}, w[] = {inf, -inf, signalling, large};
+    const struct fuse_op op = linear_op(&(struct shape){1, 4, 1}, false);
+    const void *const inputs[] = {x, w};
+    void *const outputs[] = {y};
+    fuse_rig_run(&rigs[0], &op, inputs, outputs, NULL, NULL);
+    assert_true(y[0] == inf && y[1] == -inf && isnan(y[2]));
+    assert_true(y[3] == (fuse_is_bfloat16_test() ? inf : large));
+}
+
 static void expect_refusal(const struct fuse_op *op, int code, const char *text)
 {
     rigs[0].error = (struct fuse_error)FUSE_ERROR_INIT;
@@ -462,6 +514,8 @@ int main(void)
         cmocka_unit_test(test_panel_sizes),
         cmocka_unit_test(test_bias_gradient),
         cmocka_unit_test(test_leading_dimensions),
+        cmocka_unit_test(test_operands_are_rounded),
+        cmocka_unit_test(test_special_operands),
         cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, open_rigs, close_rigs);

@@ -3,7 +3,7 @@
  * and the row's log of the sum of exponentials (T. Dao et al., "FlashAttention", 2022):
  *   p = exp(q k^T / sqrt d - lse), dv = p^T dy, dp = dy v^T, ds = p (dp - sum(dy y)) / sqrt d, dq = ds k, dk = ds^T q.
  * Every product runs on one thread, so the result does not depend on their number. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "dropout.h"
 #include "float_math.h"
 #include "product.h"
@@ -18,7 +18,9 @@
 /* Multiplications below which waking threads costs more than it saves. */
 #define SERIAL_PRODUCTS 500000.0
 
-/* The products of a block of query rows; the last may be shorter, and all but the first add to dk and dv. */
+/* The products of a block of query rows; the last may be shorter, and all but the first add to dk and dv. Queries, keys
+ * and values, what comes out and the gradients of all these may be bfloat16; scores and probabilities are floats,
+ * rounded on their way into a product. */
 struct block {
     int64_t rows;
     struct fuse_product *scores; /* q k^T, forward and backward */
@@ -36,7 +38,11 @@ struct attention {
     struct fuse_dropout dropout;
     int64_t block_rows, block_count;
     struct block blocks[BLOCK_KINDS];
-    int64_t block_floats;  /* from one block's scratch to the next */
+    int64_t block_floats; /* from one block's scratch to the next */
+    int64_t sum_floats;   /* of scratch behind two blocks: dk and dv where several blocks add to them and they are
+                             bfloat16, which is rounded once; else 0 */
+    bool is_qkv_bfloat16, is_dy_bfloat16, is_y_bfloat16, is_out_bfloat16;
+    bool accumulate;
     uint64_t worker_bytes; /* from one worker's scratch to the next */
 };
 
@@ -45,11 +51,11 @@ struct run {
     const struct attention *self;
     const struct fuse_host *host;
     uint64_t seed, draw;
-    const float *qkv;    /* (B, S, 3 D) */
-    const float *dy, *y; /* (B, S, D) */
-    const float *lse;    /* (B, H, S) */
-    float *out;          /* y (B, S, D), or dqkv (B, S, 3 D) */
-    float *new_lse;      /* (B, H, S) */
+    struct fuse_values qkv;   /* (B, S, 3 D) */
+    struct fuse_values dy, y; /* (B, S, D) */
+    const float *lse;         /* (B, H, S) */
+    struct fuse_values out;   /* y (B, S, D), or dqkv (B, S, 3 D) */
+    float *new_lse;           /* (B, H, S) */
     char *workspace;
     struct fuse_error *error;
     int status; /* the first failure's */
@@ -57,10 +63,10 @@ struct run {
 
 /* Where one sample's head lies. */
 struct head {
-    const float *q, *k, *v; /* rows 3 D apart */
-    int64_t row;            /* of its first query among all (B, H, S) */
-    int64_t input_offset;   /* of its q in qkv */
-    int64_t output_offset;  /* of its y in y */
+    const void *k, *v;     /* rows 3 D apart */
+    int64_t row;           /* of its first query among all (B, H, S) */
+    int64_t input_offset;  /* of its q in qkv */
+    int64_t output_offset; /* of its y in y */
 };
 
 static struct head find_head(const struct run *run, int64_t task)
@@ -68,9 +74,8 @@ static struct head find_head(const struct run *run, int64_t task)
     const struct attention *const self = run->self;
     const int64_t sample = task / self->heads, head = task % self->heads;
     const int64_t in = sample * self->tokens * 3 * self->width + head * self->head_width;
-    return (struct head){.q = run->qkv + in,
-                         .k = run->qkv + in + self->width,
-                         .v = run->qkv + in + 2 * self->width,
+    return (struct head){.k = fuse_values_at(run->qkv, in + self->width),
+                         .v = fuse_values_at(run->qkv, in + 2 * self->width),
                          .row = task * self->tokens,
                          .input_offset = in,
                          .output_offset = sample * self->tokens * self->width + head * self->head_width};
@@ -83,7 +88,7 @@ static const struct block *find_block(const struct attention *self, int64_t inde
     return &self->blocks[index + 1 < self->block_count ? MIDDLE_BLOCK : LAST_BLOCK];
 }
 
-/* A worker's scratch: two blocks of scores, then what a product wants. */
+/* A worker's scratch: two blocks of scores, sums of dk and dv, then what a product wants. */
 static float *scratch_of(const struct run *run, int worker)
 {
     return (float *)(void *)(run->workspace + (uint64_t)worker * run->self->worker_bytes);
@@ -91,7 +96,7 @@ static float *scratch_of(const struct run *run, int worker)
 
 static void *product_scratch_of(const struct run *run, int worker)
 {
-    return scratch_of(run, worker) + 2 * run->self->block_floats;
+    return scratch_of(run, worker) + 2 * run->self->block_floats + run->self->sum_floats;
 }
 
 /* scores (count) become probabilities; returns the log of the sum of exponentials. */
@@ -139,8 +144,8 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
     const struct block *const block = find_block(self, index);
     float *const scores = scratch_of(run, worker);
     void *const scratch = product_scratch_of(run, worker);
-    FUSE_TRY(fuse_product_run(block->scores, worker, head.q + first * 3 * self->width, head.k, NULL, scores, scratch,
-                              error));
+    const void *const q = fuse_values_at(run->qkv, head.input_offset + first * 3 * self->width);
+    FUSE_TRY(fuse_product_run(block->scores, worker, q, head.k, NULL, scores, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
         float *const row = scores + i * self->tokens;
         run->new_lse[head.row + first + i] = softmax_row(row, self->tokens, self->scale);
@@ -148,7 +153,7 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
             drop_row(run, head.row + first + i, row);
     }
     return fuse_product_run(block->values, worker, scores, head.v, NULL,
-                            run->out + head.output_offset + first * self->width, scratch, error);
+                            fuse_values_at(run->out, head.output_offset + first * self->width), scratch, error);
 }
 
 /* scores become probabilities, dp becomes ds. */
@@ -173,23 +178,65 @@ FUSE_CLONES static double dot(const float *a, const float *b, int64_t count)
     return sum;
 }
 
+/* Of dy and y: from `at` on, a head's width. */
+static double dot_rows(const struct run *run, int64_t at)
+{
+    const int64_t width = run->self->head_width;
+    const int64_t most = fuse_values_piece(run->dy.is_bfloat16 || run->y.is_bfloat16, width);
+    float dy[FUSE_ROOM_FLOATS], y[FUSE_ROOM_FLOATS];
+    double sum = 0.0;
+    for (int64_t i = 0; i < width; i += most) {
+        const int64_t count = i + most < width ? most : width - i;
+        sum += dot(fuse_values_read(run->dy, at + i, count, dy), fuse_values_read(run->y, at + i, count, y), count);
+    }
+    return sum;
+}
+
+/* The sums of a head's dk and dv (S, d each), rounded into their places. */
+static void put_sums(const struct run *run, const struct head *head, const float *sums)
+{
+    const struct attention *const self = run->self;
+    float room[FUSE_ROOM_FLOATS];
+    for (int64_t row = 0; row < 2 * self->tokens; row++) {
+        const int64_t token = row % self->tokens, part = 1 + row / self->tokens;
+        const int64_t to = head->input_offset + token * 3 * self->width + part * self->width;
+        for (int64_t i = 0; i < self->head_width; i += FUSE_ROOM_FLOATS) {
+            const int64_t left = self->head_width - i, count = left < FUSE_ROOM_FLOATS ? left : FUSE_ROOM_FLOATS;
+            const float *const from = sums + row * self->head_width + i;
+            for (int64_t j = 0; j < count && !self->accumulate; j++)
+                room[j] = from[j];
+            if (self->accumulate) {
+                (void)fuse_values_read(run->out, to + i, count, room);
+                for (int64_t j = 0; j < count; j++)
+                    room[j] += from[j];
+            }
+            fuse_values_write(run->out, to + i, count, room);
+        }
+    }
+}
+
 static int differentiate_block(const struct run *run, const struct head *head, int64_t index, int worker,
                                struct fuse_error *error)
 {
     const struct attention *const self = run->self;
     const struct block *const block = find_block(self, index);
     const int64_t first = index * self->block_rows, out = head->output_offset + first * self->width;
-    const float *const q = head->q + first * 3 * self->width, *const dy = run->dy + out, *const y = run->y + out;
+    const int64_t in = head->input_offset + first * 3 * self->width;
+    const void *const q = fuse_values_at(run->qkv, in), *const dy = fuse_values_at(run->dy, out);
     float *const scores = scratch_of(run, worker), *const dp = scores + self->block_floats;
-    float *const dq = run->out + head->input_offset + first * 3 * self->width;
-    float *const dk = run->out + head->input_offset + self->width, *const dv = dk + self->width;
+    float *const sums = dp + self->block_floats;
+    const bool has_sums = self->sum_floats > 0;
+    void *const dq = fuse_values_at(run->out, in);
+    void *const dk = has_sums ? sums : fuse_values_at(run->out, head->input_offset + self->width);
+    void *const dv = has_sums ? sums + self->tokens * self->head_width
+                              : fuse_values_at(run->out, head->input_offset + 2 * self->width);
     void *const scratch = product_scratch_of(run, worker);
     FUSE_TRY(fuse_product_run(block->scores, worker, q, head->k, NULL, scores, scratch, error));
     FUSE_TRY(fuse_product_run(block->dp, worker, dy, head->v, NULL, dp, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
         const int64_t row = head->row + first + i;
         float *const s = scores + i * self->tokens, *const ds = dp + i * self->tokens;
-        const float sum = (float)dot(dy + i * self->width, y + i * self->width, self->head_width);
+        const float sum = (float)dot_rows(run, out + i * self->width);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, ds);
         differentiate_softmax(s, ds, self->tokens, self->scale, (double)run->lse[row], sum);
@@ -219,6 +266,8 @@ static void differentiate(const void *context, int64_t task, int worker)
     int status = FUSERUN_OK;
     for (int64_t i = 0; i < run->self->block_count && status == FUSERUN_OK; i++)
         status = differentiate_block(run, &head, i, worker, &error);
+    if (status == FUSERUN_OK && run->self->sum_floats > 0)
+        put_sums(run, &head, scratch_of(run, worker) + 2 * run->self->block_floats);
     if (status != FUSERUN_OK)
         fuse_keep_failure(&run->status, run->error, status, &error);
 }
@@ -237,8 +286,8 @@ static int run_forward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, c
                       .host = cpu->host,
                       .seed = call->seed,
                       .draw = call->draw,
-                      .qkv = call->inputs[0],
-                      .out = call->outputs[0],
+                      .qkv = {call->inputs[0], self->is_qkv_bfloat16},
+                      .out = {call->outputs[0], self->is_out_bfloat16},
                       .new_lse = call->outputs[1],
                       .workspace = call->workspace,
                       .error = error,
@@ -256,11 +305,11 @@ static int run_backward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, 
                       .host = cpu->host,
                       .seed = call->seed,
                       .draw = call->draw,
-                      .dy = call->inputs[0],
-                      .qkv = call->inputs[1],
-                      .y = call->inputs[2],
+                      .dy = {call->inputs[0], self->is_dy_bfloat16},
+                      .qkv = {call->inputs[1], self->is_qkv_bfloat16},
+                      .y = {call->inputs[2], self->is_y_bfloat16},
                       .lse = call->inputs[3],
-                      .out = call->outputs[0],
+                      .out = {call->outputs[0], self->is_out_bfloat16},
                       .workspace = call->workspace,
                       .error = error,
                       .status = FUSERUN_OK};
@@ -286,17 +335,42 @@ static void destroy(struct fuse_kernel *kernel)
 
 /* Scores and dp are (rows, S); q, k, v and their gradients have rows 3 D apart, y and dy D. */
 static int create_products(struct fuse_cpu *cpu, const struct attention *self, struct block *block, bool is_backward,
-                           bool adds, bool adds_to_sums, struct fuse_error *error)
+                           bool is_first, struct fuse_error *error)
 {
     const int64_t rows = block->rows, tokens = self->tokens, d = self->head_width;
     const int64_t in = 3 * self->width, out = self->width;
-    const int workers = cpu->thread_count;
-    const struct fuse_product_shape scores = {rows, tokens, d, in, 1, 1, in, tokens, false, false, workers};
-    const struct fuse_product_shape values = {rows, d, tokens, tokens, 1, in, 1, out, false, false, workers};
-    const struct fuse_product_shape dp = {rows, tokens, d, out, 1, 1, in, tokens, false, false, workers};
-    const struct fuse_product_shape dv = {tokens, d, rows, 1, tokens, out, 1, in, false, adds_to_sums, workers};
-    const struct fuse_product_shape dk = {tokens, d, rows, 1, tokens, in, 1, in, false, adds_to_sums, workers};
-    const struct fuse_product_shape dq = {rows, d, tokens, tokens, 1, in, 1, in, false, adds, workers};
+    const bool has_sums = self->sum_floats > 0;
+    const struct fuse_product_shape all = {.worker_count = cpu->thread_count, .is_bfloat16 = cpu->is_bfloat16};
+    struct fuse_product_shape scores = all, values = all, dp = all, dv = all, dk, dq = all;
+    scores.m = rows, scores.n = tokens, scores.k = d;
+    scores.a_row = in, scores.a_column = 1, scores.b_row = 1, scores.b_column = in;
+    scores.a_is_bfloat16 = scores.b_is_bfloat16 = self->is_qkv_bfloat16;
+
+    values.m = rows, values.n = d, values.k = tokens;
+    values.a_row = tokens, values.a_column = 1, values.b_row = in, values.b_column = 1, values.c_row = out;
+    values.b_is_bfloat16 = self->is_qkv_bfloat16;
+    values.c_is_bfloat16 = self->is_out_bfloat16;
+
+    dp.m = rows, dp.n = tokens, dp.k = d;
+    dp.a_row = out, dp.a_column = 1, dp.b_row = 1, dp.b_column = in;
+    dp.a_is_bfloat16 = self->is_dy_bfloat16;
+    dp.b_is_bfloat16 = self->is_qkv_bfloat16;
+
+    dv.m = tokens, dv.n = d, dv.k = rows;
+    dv.a_row = 1, dv.a_column = tokens, dv.b_row = out, dv.b_column = 1, dv.c_row = has_sums ? d : in;
+    dv.b_is_bfloat16 = self->is_dy_bfloat16;
+    dv.c_is_bfloat16 = self->is_out_bfloat16 && !has_sums;
+    dv.accumulate = !is_first || (self->accumulate && !has_sums);
+
+    dk = dv;
+    dk.b_row = in;
+    dk.b_is_bfloat16 = self->is_qkv_bfloat16;
+
+    dq.m = rows, dq.n = d, dq.k = tokens;
+    dq.a_row = tokens, dq.a_column = 1, dq.b_row = in, dq.b_column = 1, dq.c_row = in;
+    dq.b_is_bfloat16 = self->is_qkv_bfloat16;
+    dq.c_is_bfloat16 = self->is_out_bfloat16;
+    dq.accumulate = self->accumulate;
     FUSE_TRY(fuse_product_create(cpu->products, &scores, &block->scores, error));
     if (!is_backward)
         return fuse_product_create(cpu->products, &values, &block->values, error);
@@ -321,23 +395,25 @@ static uint64_t largest_workspace(const struct attention *self)
     return largest;
 }
 
-static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_backward, bool adds,
-                         struct fuse_error *error)
+static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_backward, struct fuse_error *error)
 {
     int64_t rows = BLOCK_FLOATS / self->tokens;
     rows = rows < BLOCK_MIN_ROWS ? BLOCK_MIN_ROWS : rows;
     self->block_rows = rows < self->tokens ? rows : self->tokens;
     self->block_count = (self->tokens + self->block_rows - 1) / self->block_rows;
     self->block_floats = (self->block_rows * self->tokens + 15) / 16 * 16;
+    if (is_backward && self->is_out_bfloat16 && self->block_count > 1)
+        self->sum_floats = (2 * self->tokens * self->head_width + 15) / 16 * 16;
     for (int i = 0; i < BLOCK_KINDS; i++) {
         struct block *const block = &self->blocks[i];
         const int64_t needed_from[BLOCK_KINDS] = {1, 3, 2};
         if (self->block_count < needed_from[i])
             continue;
         block->rows = i == LAST_BLOCK ? self->tokens - (self->block_count - 1) * self->block_rows : self->block_rows;
-        FUSE_TRY(create_products(cpu, self, block, is_backward, adds, adds || i != FIRST_BLOCK, error));
+        FUSE_TRY(create_products(cpu, self, block, is_backward, i == FIRST_BLOCK, error));
     }
-    self->worker_bytes = 2 * (uint64_t)self->block_floats * sizeof(float) + (largest_workspace(self) + 63) / 64 * 64;
+    self->worker_bytes = (uint64_t)(2 * self->block_floats + self->sum_floats) * sizeof(float) +
+                         fuse_round_up(largest_workspace(self), 64);
     return FUSERUN_OK;
 }
 
@@ -380,7 +456,12 @@ int fuse_compile_attention(struct fuse_cpu *cpu, const struct fuse_op *op, struc
     self->head_width = self->width / self->heads;
     self->scale = 1.0 / sqrt((double)self->head_width);
     self->dropout = dropout;
-    const int status = create_blocks(cpu, self, is_backward, (op->flags & FUSERUN_OP_ACCUMULATE) != 0, error);
+    self->is_qkv_bfloat16 = fuse_operand_is_bfloat16(qkv);
+    self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+    self->is_y_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[2]);
+    self->is_out_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    const int status = create_blocks(cpu, self, is_backward, error);
     if (status != FUSERUN_OK) {
         destroy(&self->kernel);
         return status;

@@ -71,14 +71,12 @@ static int open_backend(const struct fuse_host *host, const struct fuse_backend_
     if (options->device_index != 0)
         return host->fail(error, FUSERUN_ERROR_CONFIG, NULL, "backend cpu has one device, 0; asked for %u",
                           options->device_index);
-    if (options->precision == FUSERUN_BFLOAT16)
-        return host->fail(error, FUSERUN_ERROR_UNSUPPORTED, "precision",
-                          "backend cpu cannot compute in bf16 in this build, allowed: fp32");
     struct fuse_cpu *cpu = calloc(1, sizeof(*cpu));
     if (cpu == NULL)
         return host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for the CPU backend (%zu bytes)",
                           sizeof(*cpu));
     cpu->host = host;
+    cpu->is_bfloat16 = options->precision == FUSERUN_BFLOAT16;
     cpu->thread_count = fuse_threads_choose(options->thread_count);
     const int status = fuse_products_open(host, cpu->thread_count, &cpu->products, error);
     if (status != FUSERUN_OK) {

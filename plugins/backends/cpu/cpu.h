@@ -14,10 +14,18 @@
 
 struct fuse_products; /* product.h */
 
+/* An operand's numbers, dense; bfloat16.h reads and writes them. */
+struct fuse_values {
+    void *at;
+    bool is_bfloat16; /* else float32 */
+};
+
 /* One opened backend. */
 struct fuse_cpu {
     const struct fuse_host *host;
     int thread_count;
+    bool is_bfloat16; /* opened for that precision: operands may be bfloat16, and linear layers and attention multiply
+                         so */
     struct fuse_products *products;
     float *zeros; /* (zero_count): stands in for a bias that is declared but absent */
     int64_t zero_count;
@@ -50,9 +58,10 @@ const char *fuse_op_name(uint32_t kind);
 int64_t fuse_operand_rows(const struct fuse_operand *operand);    /* product of all dimensions but the last */
 int64_t fuse_operand_columns(const struct fuse_operand *operand); /* the last dimension; 1 for a scalar */
 int64_t fuse_operand_count(const struct fuse_operand *operand);
+bool fuse_operand_is_bfloat16(const struct fuse_operand *operand);
 
-/* Counts, dtypes (float32 but for those the op has otherwise), dimensions of at least 1, no overflow. An input or
- * output past the smallest count may be left out by its dtype 0. */
+/* Counts, dtypes (float32 but for those the op has otherwise, and for activations, which may be bfloat16 one by one),
+ * dimensions of at least 1, no overflow. An input or output past the smallest count may be left out by its dtype 0. */
 int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error);
 int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error);
 int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
@@ -77,7 +86,7 @@ void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, co
 double fuse_sum_squares(const float *values, int64_t count);
 
 /* sums (columns) = the sum over rows (row_count, columns), which begin row_stride apart [+ sums]. (sums.c) */
-void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row_count, int64_t row_stride,
+void fuse_sum_columns(const struct fuse_cpu *cpu, struct fuse_values rows, int64_t row_count, int64_t row_stride,
                       int64_t columns, bool accumulate, float *sums);
 
 /* Passes a failure on. */

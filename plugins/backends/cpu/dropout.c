@@ -1,17 +1,16 @@
 /* Dropout: element i is 0 if random number i of the operation's stream is below p, else x / (1 - p). The same numbers
  * are drawn again for the derivative, so no mask is kept. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "dropout.h"
 #include "threads.h"
 
 #include <stdlib.h>
 
-#define CHUNK_ELEMENTS 1024
-
 struct dropout {
     struct fuse_kernel kernel;
     int64_t count;
     struct fuse_dropout dropout;
+    bool is_x_bfloat16, is_y_bfloat16;
     bool accumulate;
 };
 
@@ -19,8 +18,8 @@ struct run {
     const struct dropout *self;
     const struct fuse_host *host;
     uint64_t seed, draw;
-    const float *x; /* (count) */
-    float *y;       /* (count), maybe x */
+    struct fuse_values x; /* (count) */
+    struct fuse_values y; /* (count), maybe x */
 };
 
 /* A factor instead of a selection: what is dropped stays NaN if it was, as in PyTorch. */
@@ -54,11 +53,16 @@ FUSE_CLONES static void mask(float *y, const float *x, const float *factors, int
 static void drop(const void *context, int64_t begin, int64_t end)
 {
     const struct run *const run = context;
-    float factors[CHUNK_ELEMENTS];
-    for (int64_t at = begin; at < end; at += CHUNK_ELEMENTS) {
-        const int64_t count = at + CHUNK_ELEMENTS < end ? CHUNK_ELEMENTS : end - at;
+    float factors[FUSE_ROOM_FLOATS], x_room[FUSE_ROOM_FLOATS], y_room[FUSE_ROOM_FLOATS];
+    for (int64_t at = begin; at < end; at += FUSE_ROOM_FLOATS) {
+        const int64_t count = at + FUSE_ROOM_FLOATS < end ? FUSE_ROOM_FLOATS : end - at;
+        const float *const x = fuse_values_read(run->x, at, count, x_room);
+        float *const y = fuse_values_target(run->y, at, y_room);
         fuse_dropout_factors(run->host, &run->self->dropout, run->seed, run->draw, at, factors, count);
-        mask(run->y + at, run->x + at, factors, count, run->self->accumulate);
+        if (run->self->accumulate)
+            (void)fuse_values_read(run->y, at, count, y_room);
+        mask(y, x, factors, count, run->self->accumulate);
+        fuse_values_write(run->y, at, count, y);
     }
 }
 
@@ -67,7 +71,12 @@ static int run_dropout(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, c
 {
     const struct dropout *const self = (const struct dropout *)kernel;
     (void)error;
-    const struct run run = {self, cpu->host, call->seed, call->draw, call->inputs[0], call->outputs[0]};
+    const struct run run = {self,
+                            cpu->host,
+                            call->seed,
+                            call->draw,
+                            {call->inputs[0], self->is_x_bfloat16},
+                            {call->outputs[0], self->is_y_bfloat16}};
     fuse_threads_split(cpu->thread_count, self->count, 16, FUSE_SERIAL_ELEMENTS / 8, drop, &run);
     return FUSERUN_OK;
 }
@@ -104,6 +113,8 @@ int fuse_compile_dropout(struct fuse_cpu *cpu, const struct fuse_op *op, struct 
     self->kernel.destroy = destroy;
     self->count = fuse_operand_count(&op->inputs[0]);
     self->dropout = dropout;
+    self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+    self->is_y_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;

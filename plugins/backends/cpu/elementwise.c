@@ -1,6 +1,6 @@
 /* Ops that look at one element at a time. All may run in place: the loops say so (`omp simd`), where the compiler would
  * have to assume that outputs overlap inputs at an offset. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "float_math.h"
 #include "threads.h"
 
@@ -12,9 +12,11 @@ struct elementwise {
     fuse_range_body *body;
     int64_t count;
     int64_t serial_count;
+    bool is_a_bfloat16, is_b_bfloat16, is_out_bfloat16;
+    bool is_unary, accumulate;
 };
 
-/* One run's pointers: (count) each. */
+/* What a loop runs over: (count) each. */
 struct operands {
     const float *a;
     const float *b;
@@ -65,23 +67,41 @@ static const struct {
     [FUSERUN_OP_COPY] = {copy, NULL, FUSE_SERIAL_ELEMENTS},
 };
 
+/* One run. */
+struct run {
+    const struct elementwise *self;
+    struct fuse_values a, b, out; /* (count) */
+};
+
+static void run_range(const void *context, int64_t begin, int64_t end)
+{
+    const struct run *const run = context;
+    float a[FUSE_ROOM_FLOATS], b[FUSE_ROOM_FLOATS], out[FUSE_ROOM_FLOATS];
+    const int64_t most =
+        fuse_values_piece(run->a.is_bfloat16 || run->b.is_bfloat16 || run->out.is_bfloat16, end - begin);
+    for (int64_t at = begin; at < end; at += most) {
+        const int64_t count = at + most < end ? most : end - at;
+        const struct operands operands = {fuse_values_read(run->a, at, count, a),
+                                          fuse_values_read(run->b, at, count, b),
+                                          fuse_values_target(run->out, at, out)};
+        if (run->self->accumulate)
+            (void)fuse_values_read(run->out, at, count, out);
+        run->self->body(&operands, 0, count);
+        fuse_values_write(run->out, at, count, out);
+    }
+}
+
 static int run(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
                struct fuse_error *error)
 {
     const struct elementwise *const self = (const struct elementwise *)kernel;
     (void)error;
-    const struct operands operands = {call->inputs[0], call->inputs[1], call->outputs[0]};
-    fuse_threads_split(cpu->thread_count, self->count, 16, self->serial_count, self->body, &operands);
-    return FUSERUN_OK;
-}
-
-static int run_unary(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
-                     struct fuse_error *error)
-{
-    const struct elementwise *const self = (const struct elementwise *)kernel;
-    (void)error;
-    const struct operands operands = {call->inputs[0], NULL, call->outputs[0]};
-    fuse_threads_split(cpu->thread_count, self->count, 16, self->serial_count, self->body, &operands);
+    const struct fuse_values a = {call->inputs[0], self->is_a_bfloat16};
+    const struct run run = {self,
+                            a,
+                            self->is_unary ? a : (struct fuse_values){call->inputs[1], self->is_b_bfloat16},
+                            {call->outputs[0], self->is_out_bfloat16}};
+    fuse_threads_split(cpu->thread_count, self->count, 16, self->serial_count, run_range, &run);
     return FUSERUN_OK;
 }
 
@@ -102,9 +122,14 @@ int fuse_compile_elementwise(struct fuse_cpu *cpu, const struct fuse_op *op, str
     struct elementwise *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", sizeof(*self));
-    self->kernel.run = op->input_count == 1 ? run_unary : run;
+    self->kernel.run = run;
     self->kernel.destroy = destroy;
-    self->body = (op->flags & FUSERUN_OP_ACCUMULATE) != 0 ? loops[op->kind].body_add : loops[op->kind].body;
+    self->is_unary = op->input_count == 1;
+    self->is_a_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+    self->is_b_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
+    self->is_out_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
+    self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
+    self->body = self->accumulate ? loops[op->kind].body_add : loops[op->kind].body;
     self->count = fuse_operand_rows(&op->inputs[0]) * fuse_operand_columns(&op->inputs[0]);
     self->serial_count = loops[op->kind].serial_count;
     *kernel = &self->kernel;

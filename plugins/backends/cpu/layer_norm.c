@@ -1,7 +1,7 @@
 /* Layer normalization (Ba, Kiros, Hinton 2016), a row at a time: y = (x - mean) rstd w + b with
  * rstd = 1 / sqrt(variance + eps). The sums are in double, in two passes, so that a mean far from zero costs nothing.
  */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "threads.h"
 
 #include <math.h>
@@ -12,41 +12,64 @@
 struct layer_norm {
     struct fuse_kernel kernel;
     int64_t rows, columns;
+    int64_t piece; /* columns that are read and written at a time: all, unless they are bfloat16 */
     double eps;
+    bool is_first_bfloat16, is_second_bfloat16, is_out_bfloat16; /* the first two inputs, and output 0 */
     bool accumulate;
 };
 
 /* One run. */
 struct run {
     const struct layer_norm *self;
-    const float *x, *dy;      /* (rows, columns) */
+    struct fuse_values x, dy; /* (rows, columns) */
+    struct fuse_values out;   /* y or dx (rows, columns) */
     const float *w, *b;       /* (columns) */
     const float *mean, *rstd; /* (rows) */
-    float *out;               /* y or dx (rows, columns), or dw (columns) */
+    float *dw;                /* (columns) */
     float *new_mean, *new_rstd;
 };
 
+static inline int64_t piece_at(const struct layer_norm *self, int64_t at)
+{
+    return at + self->piece < self->columns ? self->piece : self->columns - at;
+}
+
 FUSE_CLONES static void normalize_row(const struct run *run, int64_t row)
 {
-    const int64_t columns = run->self->columns;
-    const float *const x = run->x + row * columns, *const w = run->w, *const b = run->b;
-    float *const y = run->out + row * columns;
+    const struct layer_norm *const self = run->self;
+    const int64_t columns = self->columns, first = row * columns;
+    float x_room[FUSE_ROOM_FLOATS], y_room[FUSE_ROOM_FLOATS];
     double sum = 0.0, squares = 0.0;
+    for (int64_t at = 0; at < columns; at += self->piece) {
+        const int64_t count = piece_at(self, at);
+        const float *const x = fuse_values_read(run->x, first + at, count, x_room);
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < columns; i++)
-        sum += (double)x[i];
-    const double center = sum / (double)columns;
-#pragma omp simd reduction(+ : squares)
-    for (int64_t i = 0; i < columns; i++) {
-        const double distance = (double)x[i] - center;
-        squares += distance * distance;
+        for (int64_t i = 0; i < count; i++)
+            sum += (double)x[i];
     }
-    const float mean = (float)center, rstd = (float)(1.0 / sqrt(squares / (double)columns + run->self->eps));
+    const double center = sum / (double)columns;
+    for (int64_t at = 0; at < columns; at += self->piece) {
+        const int64_t count = piece_at(self, at);
+        const float *const x = fuse_values_read(run->x, first + at, count, x_room);
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < count; i++) {
+            const double distance = (double)x[i] - center;
+            squares += distance * distance;
+        }
+    }
+    const float mean = (float)center, rstd = (float)(1.0 / sqrt(squares / (double)columns + self->eps));
     run->new_mean[row] = mean;
     run->new_rstd[row] = rstd;
+    for (int64_t at = 0; at < columns; at += self->piece) {
+        const int64_t count = piece_at(self, at);
+        const float *const x = fuse_values_read(run->x, first + at, count, x_room);
+        const float *const w = run->w + at, *const b = run->b + at;
+        float *const y = fuse_values_target(run->out, first + at, y_room);
 #pragma omp simd
-    for (int64_t i = 0; i < columns; i++)
-        y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+        for (int64_t i = 0; i < count; i++)
+            y[i] = (x[i] - mean) * rstd * w[i] + b[i];
+        fuse_values_write(run->out, first + at, count, y);
+    }
 }
 
 static void normalize(const void *context, int64_t begin, int64_t end)
@@ -58,26 +81,39 @@ static void normalize(const void *context, int64_t begin, int64_t end)
 /* With g = dy w and n = (x - mean) rstd: dx = rstd (g - avg(g) - n avg(g n)). */
 FUSE_CLONES static void normalize_backward(const struct run *run, int64_t row)
 {
-    const int64_t columns = run->self->columns;
-    const float *const x = run->x + row * columns, *const dy = run->dy + row * columns, *const w = run->w;
+    const struct layer_norm *const self = run->self;
+    const int64_t columns = self->columns, first = row * columns;
     const float mean = run->mean[row], rstd = run->rstd[row];
-    float *const dx = run->out + row * columns;
+    float x_room[FUSE_ROOM_FLOATS], dy_room[FUSE_ROOM_FLOATS], dx_room[FUSE_ROOM_FLOATS];
     double sum = 0.0, product = 0.0;
+    for (int64_t at = 0; at < columns; at += self->piece) {
+        const int64_t count = piece_at(self, at);
+        const float *const x = fuse_values_read(run->x, first + at, count, x_room), *const w = run->w + at;
+        const float *const dy = fuse_values_read(run->dy, first + at, count, dy_room);
 #pragma omp simd reduction(+ : sum, product)
-    for (int64_t i = 0; i < columns; i++) {
-        const float g = dy[i] * w[i];
-        sum += (double)g;
-        product += (double)(g * ((x[i] - mean) * rstd));
+        for (int64_t i = 0; i < count; i++) {
+            const float g = dy[i] * w[i];
+            sum += (double)g;
+            product += (double)(g * ((x[i] - mean) * rstd));
+        }
     }
     const float average = (float)(sum / (double)columns), slope = (float)(product / (double)columns);
-    if (run->self->accumulate) {
+    for (int64_t at = 0; at < columns; at += self->piece) {
+        const int64_t count = piece_at(self, at);
+        const float *const x = fuse_values_read(run->x, first + at, count, x_room), *const w = run->w + at;
+        const float *const dy = fuse_values_read(run->dy, first + at, count, dy_room);
+        float *const dx = fuse_values_target(run->out, first + at, dx_room);
+        if (self->accumulate) {
+            (void)fuse_values_read(run->out, first + at, count, dx_room);
 #pragma omp simd
-        for (int64_t i = 0; i < columns; i++)
-            dx[i] += rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
-    } else {
+            for (int64_t i = 0; i < count; i++)
+                dx[i] += rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
+        } else {
 #pragma omp simd
-        for (int64_t i = 0; i < columns; i++)
-            dx[i] = rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
+            for (int64_t i = 0; i < count; i++)
+                dx[i] = rstd * (dy[i] * w[i] - average - (x[i] - mean) * rstd * slope);
+        }
+        fuse_values_write(run->out, first + at, count, dx);
     }
 }
 
@@ -92,13 +128,15 @@ FUSE_CLONES static void sum_weight_tile(const struct run *run, int64_t begin, in
 {
     const int64_t columns = run->self->columns;
     double sums[COLUMN_TILE] = {0};
+    float x_room[COLUMN_TILE], dy_room[COLUMN_TILE];
     for (int64_t row = 0; row < run->self->rows; row++) {
-        const float *const x = run->x + row * columns + begin, *const dy = run->dy + row * columns + begin;
+        const float *const x = fuse_values_read(run->x, row * columns + begin, count, x_room);
+        const float *const dy = fuse_values_read(run->dy, row * columns + begin, count, dy_room);
         const float mean = run->mean[row], rstd = run->rstd[row];
         for (int64_t i = 0; i < count; i++)
             sums[i] += (double)(dy[i] * ((x[i] - mean) * rstd));
     }
-    float *const dw = run->out + begin;
+    float *const dw = run->dw + begin;
     for (int64_t i = 0; i < count; i++)
         dw[i] = (float)(run->self->accumulate ? (double)dw[i] + sums[i] : sums[i]);
 }
@@ -115,10 +153,10 @@ static int run_forward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, c
     const struct layer_norm *const self = (const struct layer_norm *)kernel;
     (void)error;
     const struct run run = {.self = self,
-                            .x = call->inputs[0],
+                            .x = {call->inputs[0], self->is_first_bfloat16},
                             .w = call->inputs[1],
                             .b = call->inputs[2],
-                            .out = call->outputs[0],
+                            .out = {call->outputs[0], self->is_out_bfloat16},
                             .new_mean = call->outputs[1],
                             .new_rstd = call->outputs[2]};
     fuse_threads_split(cpu->thread_count, self->rows, 1, FUSE_SERIAL_ELEMENTS / self->columns, normalize, &run);
@@ -131,12 +169,12 @@ static int run_input_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *ke
     const struct layer_norm *const self = (const struct layer_norm *)kernel;
     (void)error;
     const struct run run = {.self = self,
-                            .dy = call->inputs[0],
-                            .x = call->inputs[1],
+                            .dy = {call->inputs[0], self->is_first_bfloat16},
+                            .x = {call->inputs[1], self->is_second_bfloat16},
                             .w = call->inputs[2],
                             .mean = call->inputs[3],
                             .rstd = call->inputs[4],
-                            .out = call->outputs[0]};
+                            .out = {call->outputs[0], self->is_out_bfloat16}};
     fuse_threads_split(cpu->thread_count, self->rows, 1, FUSE_SERIAL_ELEMENTS / self->columns, differentiate, &run);
     return FUSERUN_OK;
 }
@@ -147,11 +185,11 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
     const struct layer_norm *const self = (const struct layer_norm *)kernel;
     (void)error;
     const struct run run = {.self = self,
-                            .dy = call->inputs[0],
-                            .x = call->inputs[1],
+                            .dy = {call->inputs[0], self->is_first_bfloat16},
+                            .x = {call->inputs[1], self->is_second_bfloat16},
                             .mean = call->inputs[2],
                             .rstd = call->inputs[3],
-                            .out = call->outputs[0]};
+                            .dw = call->outputs[0]};
     fuse_threads_split(cpu->thread_count, self->columns, 16, FUSE_SERIAL_ELEMENTS / self->rows, sum_weight, &run);
     return FUSERUN_OK;
 }
@@ -201,6 +239,11 @@ int fuse_compile_layer_norm(struct fuse_cpu *cpu, const struct fuse_op *op, stru
     self->kernel.destroy = destroy;
     self->rows = rows;
     self->columns = columns;
+    self->is_first_bfloat16 = fuse_operand_is_bfloat16(&in[0]);
+    self->is_second_bfloat16 = fuse_operand_is_bfloat16(&in[1]);
+    self->is_out_bfloat16 = fuse_operand_is_bfloat16(&out[0]);
+    self->piece =
+        fuse_values_piece(self->is_first_bfloat16 || self->is_second_bfloat16 || self->is_out_bfloat16, columns);
     self->eps = op->numbers[0];
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;

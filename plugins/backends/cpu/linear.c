@@ -1,5 +1,5 @@
 /* Linear layers: y = x w^T + b and its three gradients. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "product.h"
 #include "product_tiles.h"
 #include "threads.h"
@@ -81,6 +81,9 @@ static int compile_product(struct fuse_cpu *cpu, const struct fuse_op *op, struc
         .b_column = is_forward ? k : 1,
         .has_bias = has_bias,
         .accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
+        .is_bfloat16 = cpu->is_bfloat16,
+        .a_is_bfloat16 = fuse_operand_is_bfloat16(in),
+        .c_is_bfloat16 = fuse_operand_is_bfloat16(out),
     };
     int status = has_bias ? reserve_zeros(cpu, n, error) : FUSERUN_OK;
     if (status == FUSERUN_OK)
@@ -103,6 +106,7 @@ struct weight_gradient {
     struct fuse_kernel kernel;
     int64_t n, k;
     int64_t panel_rows, panel_count;
+    bool is_dy_bfloat16, is_x_bfloat16;
     bool is_scratch;       /* output 0 is one panel a worker */
     uint64_t panel_floats; /* from one worker's scratch to the next */
     uint64_t workspace_bytes;
@@ -115,7 +119,7 @@ struct weight_gradient {
 /* One run. */
 struct panels {
     const struct weight_gradient *self;
-    const float *dy, *x, *earlier_dy, *earlier_x;
+    struct fuse_values dy, x, earlier_dy, earlier_x;
     float *out;
     char *workspace;
     float *shared_x; /* packed; NULL: not */
@@ -133,15 +137,15 @@ static int sum_products(const struct panels *run, int worker, int64_t begin, boo
     for (int64_t i = 0; i < self->earlier_count; i++) {
         const int64_t row = i * self->earlier_rows;
         FUSE_TRY(fuse_product_run(self->products[i == 0 ? PRODUCT_EARLIEST : PRODUCT_EARLIER][is_short], worker,
-                                  run->earlier_dy + row * self->n + begin, run->earlier_x + row * self->k, NULL, out,
-                                  workspace, error));
+                                  fuse_values_at(run->earlier_dy, row * self->n + begin),
+                                  fuse_values_at(run->earlier_x, row * self->k), NULL, out, workspace, error));
     }
     if (run->shared_x == NULL)
-        return fuse_product_run(self->products[PRODUCT_PRESENT][is_short], worker, run->dy + begin, run->x, NULL, out,
-                                workspace, error);
+        return fuse_product_run(self->products[PRODUCT_PRESENT][is_short], worker, fuse_values_at(run->dy, begin),
+                                run->x.at, NULL, out, workspace, error);
     struct fuse_product_shape shape = self->shared;
     shape.m = is_short ? self->n - begin : self->panel_rows;
-    fuse_tiles_product_shared(&shape, run->dy + begin, run->shared_x, out, workspace);
+    fuse_tiles_product_shared(&shape, fuse_values_at(run->dy, begin), run->shared_x, out, workspace);
     return FUSERUN_OK;
 }
 
@@ -168,10 +172,10 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
 {
     const struct weight_gradient *const self = (const struct weight_gradient *)kernel;
     struct panels run = {.self = self,
-                         .dy = call->inputs[0],
-                         .x = call->inputs[1],
-                         .earlier_dy = self->earlier_count > 0 ? call->inputs[2] : NULL,
-                         .earlier_x = self->earlier_count > 0 ? call->inputs[3] : NULL,
+                         .dy = {call->inputs[0], self->is_dy_bfloat16},
+                         .x = {call->inputs[1], self->is_x_bfloat16},
+                         .earlier_dy = {self->earlier_count > 0 ? call->inputs[2] : NULL, self->is_dy_bfloat16},
+                         .earlier_x = {self->earlier_count > 0 ? call->inputs[3] : NULL, self->is_x_bfloat16},
                          .out = call->outputs[0],
                          .workspace = call->workspace,
                          .hook = self->is_scratch ? call->panel : NULL,
@@ -180,7 +184,7 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
     const struct panels *const context = &run;
     if (self->shares_x) {
         run.shared_x = (float *)(void *)(run.workspace + (uint64_t)cpu->thread_count * self->workspace_bytes);
-        fuse_tiles_share_b(&self->shared, cpu->thread_count, run.x, run.shared_x);
+        fuse_tiles_share_b(&self->shared, cpu->thread_count, run.x.at, run.shared_x);
     }
     fuse_threads_tasks(cpu->thread_count, self->panel_count, form_panel, &context);
     return run.status;
@@ -212,7 +216,8 @@ bool fuse_do_earlier_fit(const struct fuse_op *op)
     const int64_t rows = op->integers[0], all = fuse_operand_rows(&op->inputs[2]);
     return rows >= 1 && all % rows == 0 && fuse_operand_rows(&op->inputs[3]) == all &&
            fuse_operand_columns(&op->inputs[2]) == fuse_operand_columns(&op->inputs[0]) &&
-           fuse_operand_columns(&op->inputs[3]) == fuse_operand_columns(&op->inputs[1]);
+           fuse_operand_columns(&op->inputs[3]) == fuse_operand_columns(&op->inputs[1]) &&
+           op->inputs[2].dtype == op->inputs[0].dtype && op->inputs[3].dtype == op->inputs[1].dtype;
 }
 
 /* One of PRODUCT_..., for full panels and, where there is one, the shorter last. */
@@ -241,7 +246,9 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     const bool is_sum = op->kind == FUSERUN_OP_LINEAR_DW_SUM;
     if (is_sum && !fuse_do_earlier_fit(op))
         return fuse_op_mismatch(
-            cpu, op, "dy (B, N), x (B, K), earlier dy (E, N), x (E, K), E = a multiple of integers[0]", error);
+            cpu, op,
+            "dy (B, N), x (B, K), earlier dy (E, N), x (E, K), E = a multiple of integers[0], of the same types",
+            error);
     if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
         return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
     const int64_t panel_rows = fuse_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
@@ -259,6 +266,8 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     self->k = k;
     self->panel_rows = panel_rows;
     self->panel_count = panel_count;
+    self->is_dy_bfloat16 = fuse_operand_is_bfloat16(dy);
+    self->is_x_bfloat16 = fuse_operand_is_bfloat16(x);
     self->is_scratch = is_scratch;
     self->panel_floats = panel_floats;
     if (is_sum) {
@@ -273,6 +282,9 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
         .b_row = k,
         .b_column = 1,
         .worker_count = panel_count > 1 ? cpu->thread_count : 1,
+        .is_bfloat16 = cpu->is_bfloat16,
+        .a_is_bfloat16 = fuse_operand_is_bfloat16(dy),
+        .b_is_bfloat16 = fuse_operand_is_bfloat16(x),
     };
     int status = is_sum ? create_products(cpu, self, &shape, PRODUCT_EARLIEST, error) : FUSERUN_OK;
     shape.accumulate = is_sum || (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
@@ -310,6 +322,7 @@ int fuse_compile_linear(struct fuse_cpu *cpu, const struct fuse_op *op, struct f
 struct bias_gradient {
     struct fuse_kernel kernel;
     int64_t batch, n;
+    bool is_bfloat16;
     bool accumulate;
 };
 
@@ -318,7 +331,8 @@ static int run_bias_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *ker
 {
     const struct bias_gradient *const self = (const struct bias_gradient *)kernel;
     (void)error;
-    fuse_sum_columns(cpu, call->inputs[0], self->batch, self->n, self->n, self->accumulate, call->outputs[0]);
+    const struct fuse_values dy = {call->inputs[0], self->is_bfloat16};
+    fuse_sum_columns(cpu, dy, self->batch, self->n, self->n, self->accumulate, call->outputs[0]);
     return FUSERUN_OK;
 }
 
@@ -341,6 +355,7 @@ int fuse_compile_bias_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, s
     self->kernel.destroy = destroy_bias_gradient;
     self->batch = fuse_operand_rows(&op->inputs[0]);
     self->n = n;
+    self->is_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;

@@ -6,7 +6,7 @@
  * costs B^2 (N + K) / 2 multiply-adds, half of each symmetric product, dw itself B N K: with few rows the first is
  * cheaper. Over several micro-batches the rows of all of them stand one below the other: the earlier ones' in one
  * piece, then the present one's. Products are in float, what is summed up in double, partial sums in a fixed order. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "product.h"
 #include "threads.h"
 
@@ -21,7 +21,8 @@ struct norm {
     int64_t task_count;
     int64_t count;       /* SUM_SQUARES: elements */
     int64_t batch, n, k; /* LINEAR_DW_NORM */
-    int64_t earlier;     /* rows of earlier micro-batches; their blocks come first */
+    bool is_dy_bfloat16, is_x_bfloat16;
+    int64_t earlier; /* rows of earlier micro-batches; their blocks come first */
     int64_t earlier_blocks;
     int64_t task_rows;     /* rows of a panel of dw, or of a block of the symmetric products */
     uint64_t worker_bytes; /* of workspace, behind the partial sums */
@@ -35,8 +36,9 @@ struct norm {
 /* One run. */
 struct run {
     const struct norm *self;
-    const float *a, *b; /* g; or dy (B, N) and x (B, K) */
-    const float *earlier_dy, *earlier_x;
+    const float *g;
+    struct fuse_values dy, x; /* (B, N) and (B, K) */
+    struct fuse_values earlier_dy, earlier_x;
     double *partials; /* (task_count) */
     char *scratch;    /* worker_bytes a worker */
     struct fuse_error *error;
@@ -71,10 +73,10 @@ static void chunk_squares(const void *context, int64_t task, int worker)
     struct run *const run = *(struct run *const *)context;
     const int64_t begin = task * CHUNK_ELEMENTS, left = run->self->count - begin;
     (void)worker;
-    run->partials[task] = sum_squares_of(run->a + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
+    run->partials[task] = sum_squares_of(run->g + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
 }
 
-static bool run_product(struct run *run, int64_t product, int worker, const float *a, const float *b, float *c)
+static bool run_product(struct run *run, int64_t product, int worker, const void *a, const void *b, float *c)
 {
     const struct norm *const self = run->self;
     struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
@@ -99,7 +101,7 @@ static void panel_squares(const void *context, int64_t task, int worker)
     const int64_t begin = task * self->task_rows, left = self->n - begin;
     const int64_t rows = left < self->task_rows ? left : self->task_rows;
     float *const panel = results_of(run, worker);
-    if (run_product(run, rows < self->task_rows ? 1 : 0, worker, run->a + begin, run->b, panel))
+    if (run_product(run, rows < self->task_rows ? 1 : 0, worker, fuse_values_at(run->dy, begin), run->x.at, panel))
         run->partials[task] = sum_squares_of(panel, rows * self->k);
 }
 
@@ -133,12 +135,12 @@ static void block_squares(const void *context, int64_t task, int worker)
     const int64_t rows = block.rows, columns = block.columns;
     float *const inputs = results_of(run, worker);
     float *const outputs = inputs + self->task_rows * (self->earlier + self->batch);
-    const float *const x = (block.is_earlier ? run->earlier_x : run->b) + block.begin * self->k;
-    const float *const dy = (block.is_earlier ? run->earlier_dy : run->a) + block.begin * self->n;
+    const void *const x = fuse_values_at(block.is_earlier ? run->earlier_x : run->x, block.begin * self->k);
+    const void *const dy = fuse_values_at(block.is_earlier ? run->earlier_dy : run->dy, block.begin * self->n);
     if (!run_product(run, 4 * task, worker, x, x, inputs) || !run_product(run, 4 * task + 2, worker, dy, dy, outputs))
         return;
-    if (block.is_earlier && (!run_product(run, 4 * task + 1, worker, x, run->b, inputs + block.own) ||
-                             !run_product(run, 4 * task + 3, worker, dy, run->a, outputs + block.own)))
+    if (block.is_earlier && (!run_product(run, 4 * task + 1, worker, x, run->x.at, inputs + block.own) ||
+                             !run_product(run, 4 * task + 3, worker, dy, run->dy.at, outputs + block.own)))
         return;
     double once = 0.0, twice = 0.0;
     for (int64_t i = 0; i < rows; i++) {
@@ -153,10 +155,11 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
 {
     const struct norm *const self = (const struct norm *)kernel;
     struct run run = {.self = self,
-                      .a = call->inputs[0],
-                      .b = self->count > 0 ? NULL : call->inputs[1],
-                      .earlier_dy = self->earlier > 0 ? call->inputs[2] : NULL,
-                      .earlier_x = self->earlier > 0 ? call->inputs[3] : NULL,
+                      .g = call->inputs[0],
+                      .dy = {call->inputs[0], self->is_dy_bfloat16},
+                      .x = {self->count > 0 ? NULL : call->inputs[1], self->is_x_bfloat16},
+                      .earlier_dy = {self->earlier > 0 ? call->inputs[2] : NULL, self->is_dy_bfloat16},
+                      .earlier_x = {self->earlier > 0 ? call->inputs[3] : NULL, self->is_x_bfloat16},
                       .partials = call->workspace,
                       .scratch = (char *)call->workspace + self->partial_bytes,
                       .error = error,
@@ -201,7 +204,10 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                        .a_column = self->n,
                                        .b_row = self->k,
                                        .b_column = 1,
-                                       .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
+                                       .worker_count = self->task_count > 1 ? cpu->thread_count : 1,
+                                       .is_bfloat16 = cpu->is_bfloat16,
+                                       .a_is_bfloat16 = self->is_dy_bfloat16,
+                                       .b_is_bfloat16 = self->is_x_bfloat16};
     self->products = calloc(2, sizeof(self->products[0]));
     if (self->products == NULL)
         return fuse_fail_op_memory(cpu, 2 * sizeof(self->products[0]), error);
@@ -228,6 +234,7 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
     self->product_count = 4 * self->task_count;
     for (int64_t task = 0; task < self->task_count; task++)
         for (int side = 0; side < 4; side++) {
+            const bool is_bfloat16 = side < 2 ? self->is_x_bfloat16 : self->is_dy_bfloat16;
             const struct block block = block_of(self, task);
             const int64_t width = side < 2 ? self->k : self->n, columns = side % 2 == 0 ? block.own : self->batch;
             if (side % 2 == 1 && !block.is_earlier)
@@ -240,7 +247,10 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                                      .a_column = 1,
                                                      .b_row = 1,
                                                      .b_column = width,
-                                                     .worker_count = self->task_count > 1 ? cpu->thread_count : 1};
+                                                     .worker_count = self->task_count > 1 ? cpu->thread_count : 1,
+                                                     .is_bfloat16 = cpu->is_bfloat16,
+                                                     .a_is_bfloat16 = is_bfloat16,
+                                                     .b_is_bfloat16 = is_bfloat16};
             FUSE_TRY(add_product(cpu, self, 4 * task + side, &shape, error));
         }
     self->worker_bytes =
@@ -264,6 +274,8 @@ int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fus
         self->batch = fuse_operand_rows(&op->inputs[0]);
         self->n = fuse_operand_columns(&op->inputs[0]);
         self->k = fuse_operand_columns(&op->inputs[1]);
+        self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+        self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
         self->earlier = is_sum ? fuse_operand_rows(&op->inputs[2]) : 0;
         /* a sum's operands are only kept where they are smaller than dw: they have few rows */
         const bool is_few_rows =

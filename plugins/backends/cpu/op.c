@@ -8,42 +8,43 @@ struct op_form {
     uint32_t min_inputs, max_inputs;
     uint32_t min_outputs, max_outputs;
     bool may_accumulate;
+    uint32_t bfloat16_inputs, bfloat16_outputs; /* bit by bit: the operands that may be bfloat16 */
 };
 
 static const struct op_form forms[] = {
-    [FUSERUN_OP_LINEAR] = {"linear", 2, 3, 1, 1, false},
-    [FUSERUN_OP_LINEAR_DX] = {"linear_dx", 2, 2, 1, 1, true},
-    [FUSERUN_OP_LINEAR_DW] = {"linear_dw", 2, 2, 1, 1, true},
-    [FUSERUN_OP_LINEAR_DB] = {"linear_db", 1, 1, 1, 1, true},
-    [FUSERUN_OP_RELU] = {"relu", 1, 1, 1, 1, false},
-    [FUSERUN_OP_RELU_DX] = {"relu_dx", 2, 2, 1, 1, true},
-    [FUSERUN_OP_GELU] = {"gelu", 1, 1, 1, 1, false},
-    [FUSERUN_OP_GELU_DX] = {"gelu_dx", 2, 2, 1, 1, true},
-    [FUSERUN_OP_TANH] = {"tanh", 1, 1, 1, 1, false},
-    [FUSERUN_OP_TANH_DX] = {"tanh_dx", 2, 2, 1, 1, true},
-    [FUSERUN_OP_ADD] = {"add", 2, 2, 1, 1, false},
-    [FUSERUN_OP_COPY] = {"copy", 1, 1, 1, 1, false},
-    [FUSERUN_OP_CROSS_ENTROPY] = {"cross_entropy", 2, 2, 1, 2, false},
-    [FUSERUN_OP_MSE] = {"mse", 2, 2, 1, 2, false},
-    [FUSERUN_OP_SUM_LOSS] = {"sum", 1, 1, 1, 2, false},
-    [FUSERUN_OP_PATCHES] = {"patches", 1, 1, 1, 1, false},
-    [FUSERUN_OP_LAYER_NORM] = {"layer_norm", 3, 3, 3, 3, false},
-    [FUSERUN_OP_LAYER_NORM_DX] = {"layer_norm_dx", 5, 5, 1, 1, true},
-    [FUSERUN_OP_LAYER_NORM_DW] = {"layer_norm_dw", 4, 4, 1, 1, true},
-    [FUSERUN_OP_ATTENTION] = {"attention", 1, 1, 2, 2, false},
-    [FUSERUN_OP_ATTENTION_DX] = {"attention_dx", 4, 4, 1, 1, true},
-    [FUSERUN_OP_PREPEND] = {"prepend", 2, 2, 1, 1, false},
-    [FUSERUN_OP_PREPEND_DX] = {"prepend_dx", 1, 1, 1, 1, true},
-    [FUSERUN_OP_PREPEND_DW] = {"prepend_dw", 1, 1, 1, 1, true},
-    [FUSERUN_OP_ADD_BATCH] = {"add_batch", 2, 2, 1, 1, false},
-    [FUSERUN_OP_ADD_BATCH_DW] = {"add_batch_dw", 1, 1, 1, 1, true},
-    [FUSERUN_OP_SELECT] = {"select", 1, 1, 1, 1, false},
-    [FUSERUN_OP_SELECT_DX] = {"select_dx", 1, 1, 1, 1, true},
-    [FUSERUN_OP_DROPOUT] = {"dropout", 1, 1, 1, 1, true},
-    [FUSERUN_OP_SUM_SQUARES] = {"sum_squares", 1, 1, 1, 1, false},
-    [FUSERUN_OP_LINEAR_DW_NORM] = {"linear_dw_norm", 2, 2, 1, 1, false},
-    [FUSERUN_OP_LINEAR_DW_SUM] = {"linear_dw_sum", 4, 4, 1, 1, false},
-    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = {"linear_dw_sum_norm", 4, 4, 1, 1, false},
+    [FUSERUN_OP_LINEAR] = {"linear", 2, 3, 1, 1, false, 1, 1},
+    [FUSERUN_OP_LINEAR_DX] = {"linear_dx", 2, 2, 1, 1, true, 1, 1},
+    [FUSERUN_OP_LINEAR_DW] = {"linear_dw", 2, 2, 1, 1, true, 3, 0},
+    [FUSERUN_OP_LINEAR_DB] = {"linear_db", 1, 1, 1, 1, true, 1, 0},
+    [FUSERUN_OP_RELU] = {"relu", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_RELU_DX] = {"relu_dx", 2, 2, 1, 1, true, 3, 1},
+    [FUSERUN_OP_GELU] = {"gelu", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_GELU_DX] = {"gelu_dx", 2, 2, 1, 1, true, 3, 1},
+    [FUSERUN_OP_TANH] = {"tanh", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_TANH_DX] = {"tanh_dx", 2, 2, 1, 1, true, 3, 1},
+    [FUSERUN_OP_ADD] = {"add", 2, 2, 1, 1, false, 3, 1},
+    [FUSERUN_OP_COPY] = {"copy", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_CROSS_ENTROPY] = {"cross_entropy", 2, 2, 1, 2, false, 0, 0},
+    [FUSERUN_OP_MSE] = {"mse", 2, 2, 1, 2, false, 0, 0},
+    [FUSERUN_OP_SUM_LOSS] = {"sum", 1, 1, 1, 2, false, 0, 0},
+    [FUSERUN_OP_PATCHES] = {"patches", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_LAYER_NORM] = {"layer_norm", 3, 3, 3, 3, false, 1, 1},
+    [FUSERUN_OP_LAYER_NORM_DX] = {"layer_norm_dx", 5, 5, 1, 1, true, 3, 1},
+    [FUSERUN_OP_LAYER_NORM_DW] = {"layer_norm_dw", 4, 4, 1, 1, true, 3, 0},
+    [FUSERUN_OP_ATTENTION] = {"attention", 1, 1, 2, 2, false, 1, 1},
+    [FUSERUN_OP_ATTENTION_DX] = {"attention_dx", 4, 4, 1, 1, true, 7, 1},
+    [FUSERUN_OP_PREPEND] = {"prepend", 2, 2, 1, 1, false, 1, 1},
+    [FUSERUN_OP_PREPEND_DX] = {"prepend_dx", 1, 1, 1, 1, true, 1, 1},
+    [FUSERUN_OP_PREPEND_DW] = {"prepend_dw", 1, 1, 1, 1, true, 1, 0},
+    [FUSERUN_OP_ADD_BATCH] = {"add_batch", 2, 2, 1, 1, false, 1, 1},
+    [FUSERUN_OP_ADD_BATCH_DW] = {"add_batch_dw", 1, 1, 1, 1, true, 1, 0},
+    [FUSERUN_OP_SELECT] = {"select", 1, 1, 1, 1, false, 1, 1},
+    [FUSERUN_OP_SELECT_DX] = {"select_dx", 1, 1, 1, 1, true, 1, 1},
+    [FUSERUN_OP_DROPOUT] = {"dropout", 1, 1, 1, 1, true, 1, 1},
+    [FUSERUN_OP_SUM_SQUARES] = {"sum_squares", 1, 1, 1, 1, false, 0, 0},
+    [FUSERUN_OP_LINEAR_DW_NORM] = {"linear_dw_norm", 2, 2, 1, 1, false, 3, 0},
+    [FUSERUN_OP_LINEAR_DW_SUM] = {"linear_dw_sum", 4, 4, 1, 1, false, 15, 0},
+    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = {"linear_dw_sum_norm", 4, 4, 1, 1, false, 15, 0},
 };
 
 static const struct op_form *find_form(uint32_t kind)
@@ -77,6 +78,11 @@ int64_t fuse_operand_count(const struct fuse_operand *operand)
     return fuse_operand_rows(operand) * fuse_operand_columns(operand);
 }
 
+bool fuse_operand_is_bfloat16(const struct fuse_operand *operand)
+{
+    return operand->dtype == FUSERUN_BFLOAT16;
+}
+
 bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b)
 {
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
@@ -101,7 +107,8 @@ int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const
                            fuse_op_name(op->kind), rule);
 }
 
-/* The losses' labels and statistics, and sums of squares, are the only operands that are not float32. */
+/* The losses' labels and statistics, and sums of squares, are the only operands that are neither float32 nor, for some,
+ * bfloat16. */
 static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_t index)
 {
     const bool is_sum = op->kind == FUSERUN_OP_CROSS_ENTROPY || op->kind == FUSERUN_OP_MSE ||
@@ -114,12 +121,20 @@ static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_
     return FUSERUN_FLOAT32;
 }
 
+static bool may_be_bfloat16(const struct fuse_cpu *cpu, const struct fuse_op *op, bool is_output, uint32_t index)
+{
+    const struct op_form *const form = find_form(op->kind);
+    const struct fuse_operand *const operand = is_output ? &op->outputs[index] : &op->inputs[index];
+    return cpu->is_bfloat16 && operand->dtype == FUSERUN_BFLOAT16 &&
+           ((is_output ? form->bfloat16_outputs : form->bfloat16_inputs) >> index & 1u) != 0;
+}
+
 static int check_operand(const struct fuse_cpu *cpu, const struct fuse_op *op, bool is_output, uint32_t index,
                          struct fuse_error *error)
 {
     const struct fuse_operand *const operand = is_output ? &op->outputs[index] : &op->inputs[index];
     const char *const side = is_output ? "output" : "input";
-    if (operand->dtype != expected_dtype(op, is_output, index))
+    if (operand->dtype != expected_dtype(op, is_output, index) && !may_be_bfloat16(cpu, op, is_output, index))
         return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
                                "backend cpu: op %s: %s %u has dtype %u, only %u can be done", fuse_op_name(op->kind),
                                side, index, operand->dtype, expected_dtype(op, is_output, index));

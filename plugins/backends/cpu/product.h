@@ -18,11 +18,33 @@ struct fuse_product_shape {
     bool accumulate;
     int worker_count; /* 0: one call at a time, on all threads; else: up to that many calls at the same time, each on
                          its calling thread alone, with results that do not depend on worker_count */
+    bool is_bfloat16; /* a and b are multiplied as bfloat16: what is in floats is rounded first, on its way. Sums are in
+                         float, and c is rounded once */
+    bool a_is_bfloat16, b_is_bfloat16, c_is_bfloat16; /* as they lie in memory; else floats. Only with is_bfloat16 */
 };
 
 static inline int64_t fuse_product_c_row(const struct fuse_product_shape *shape)
 {
     return shape->c_row != 0 ? shape->c_row : shape->n;
+}
+
+/* Where an element lies. */
+static inline const void *fuse_product_a(const struct fuse_product_shape *shape, const void *a, int64_t i, int64_t j)
+{
+    const int64_t size = shape->a_is_bfloat16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
+    return (const char *)a + (i * shape->a_row + j * shape->a_column) * size;
+}
+
+static inline const void *fuse_product_b(const struct fuse_product_shape *shape, const void *b, int64_t i, int64_t j)
+{
+    const int64_t size = shape->b_is_bfloat16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
+    return (const char *)b + (i * shape->b_row + j * shape->b_column) * size;
+}
+
+static inline void *fuse_product_c(const struct fuse_product_shape *shape, void *c, int64_t i, int64_t j)
+{
+    const int64_t size = shape->c_is_bfloat16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
+    return (char *)c + (i * fuse_product_c_row(shape) + j) * size;
 }
 
 struct fuse_products; /* the library, opened for one backend instance */
@@ -42,7 +64,7 @@ void fuse_product_free(struct fuse_product **product);
 uint64_t fuse_product_workspace_bytes(const struct fuse_product *product);
 
 /* worker: 0, or the caller's number below worker_count. */
-int fuse_product_run(const struct fuse_product *product, int worker, const float *a, const float *b, const float *bias,
-                     float *c, void *workspace, struct fuse_error *error);
+int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
+                     void *c, void *workspace, struct fuse_error *error);
 
 #endif

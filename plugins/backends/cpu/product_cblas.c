@@ -135,8 +135,8 @@ static void run_tile(const void *context, int64_t task, int worker)
     run_columns(run, begin, begin + TILE_COLUMNS < n ? begin + TILE_COLUMNS : n);
 }
 
-int fuse_product_run(const struct fuse_product *product, int worker, const float *a, const float *b, const float *bias,
-                     float *c, void *workspace, struct fuse_error *error)
+int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
+                     void *c, void *workspace, struct fuse_error *error)
 {
     const struct fuse_product_shape *const shape = &product->shape;
     const struct run run = {product, a, b, bias, c};

@@ -236,8 +236,8 @@ static dnnl_status_t point(dnnl_memory_t memory, const void *at)
     return memory == NULL ? dnnl_success : dnnl_memory_set_data_handle(memory, pointer.to);
 }
 
-int fuse_product_run(const struct fuse_product *product, int worker, const float *a, const float *b, const float *bias,
-                     float *c, void *workspace, struct fuse_error *error)
+int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
+                     void *c, void *workspace, struct fuse_error *error)
 {
     const struct fuse_host *const host = product->products->host;
     int status = FUSERUN_OK;

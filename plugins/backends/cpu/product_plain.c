@@ -65,8 +65,8 @@ uint64_t fuse_product_workspace_bytes(const struct fuse_product *product)
     return fuse_tiles_workspace_bytes(&product->shape, product->products->thread_count);
 }
 
-int fuse_product_run(const struct fuse_product *product, int worker, const float *a, const float *b, const float *bias,
-                     float *c, void *workspace, struct fuse_error *error)
+int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
+                     void *c, void *workspace, struct fuse_error *error)
 {
     (void)worker, (void)error;
     fuse_tiles_product(&product->shape, product->products->thread_count, a, b, bias, c, workspace);

@@ -1,12 +1,14 @@
 /* Blocks as in K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34 (2008): a
  * block of a stays in the second-level cache, a strip of b, one tile wide, in the first, a tile of c in registers. */
 #include "product_tiles.h"
+#include "bfloat16.h"
 #include "threads.h"
 
 #include <string.h>
 
 #define BLOCK_ROWS 252 /* a multiple of every KERNEL_ROWS */
 #define BLOCK_DEPTH 256
+#define BLOCK_COLUMNS 512 /* a multiple of every tile's columns */
 #define MAX_TILE_WIDTH 32
 #define STRIPS 4        /* of b, packed side by side */
 #define PART_ROWS 12    /* threads share c in multiples of every tile's rows, */
@@ -34,7 +36,7 @@ struct ahead {
 #define LINE_BYTES 64
 
 /* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
-static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const float *b, int64_t k, int64_t depth,
+static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
                                       int64_t begin, int64_t end, int64_t tiles, int64_t width)
 {
     const int64_t columns = end - begin < width ? end - begin : width;
@@ -42,12 +44,13 @@ static inline struct ahead look_ahead(const struct fuse_product_shape *shape, co
     if (rows <= 0)
         return (struct ahead){0};
     const bool is_row_major = shape->b_column == 1;
-    const int64_t row_bytes = (is_row_major ? columns : rows) * (int64_t)sizeof(float);
+    const int64_t size = (int64_t)(shape->b_is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
+    const int64_t row_bytes = (is_row_major ? columns : rows) * size;
     const int64_t count = is_row_major ? rows : columns;
     return (struct ahead){
-        .row = (const char *)(b + k * shape->b_row + begin * shape->b_column),
+        .row = fuse_product_b(shape, b, k, begin),
         .row_bytes = row_bytes,
-        .stride_bytes = (is_row_major ? shape->b_row : shape->b_column) * (int64_t)sizeof(float),
+        .stride_bytes = (is_row_major ? shape->b_row : shape->b_column) * size,
         .rows_left = count,
         .lines_each = (count * ((row_bytes + LINE_BYTES - 1) / LINE_BYTES) + tiles - 1) / tiles,
     };
@@ -75,26 +78,28 @@ typedef int32_t index_4 __attribute__((vector_size(16)));
 #define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (index_4){i, j, k, l})
 #endif
 
-/* to (count, 4), rows to_stride apart, = from (4, count)^T, rows from_stride apart. */
-static inline __attribute__((always_inline)) void transpose_4(const float *from, int64_t from_stride, int64_t count,
-                                                              float *to, int64_t to_stride)
+/* fuse_narrow_one() for the bits of many floats at once, the result in their upper halves. */
+#define ROUND_BITS(type, bits)                                                                                         \
+    ((((type)((bits & 0x7fffffffu) > 0x7f800000u) & (bits | 0x400000u)) |                                              \
+      (~(type)((bits & 0x7fffffffu) > 0x7f800000u) & (bits + 0x7fffu + ((bits >> 16) & 1u)))) &                        \
+     0xffff0000u)
+
+typedef uint32_t bits_4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint16_t half_4 __attribute__((vector_size(8), aligned(2), may_alias));
+
+static inline __attribute__((always_inline)) vector_4 widen_4(const uint16_t *from)
 {
-    int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const vector_4 a = *(const vector_4 *)(from + i), b = *(const vector_4 *)(from + from_stride + i);
-        const vector_4 c = *(const vector_4 *)(from + 2 * from_stride + i);
-        const vector_4 d = *(const vector_4 *)(from + 3 * from_stride + i);
-        const vector_4 ab_low = SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SHUFFLE(a, b, 2, 6, 3, 7);
-        const vector_4 cd_low = SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SHUFFLE(c, d, 2, 6, 3, 7);
-        *(vector_4 *)(to + i * to_stride) = SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
-        *(vector_4 *)(to + (i + 1) * to_stride) = SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
-        *(vector_4 *)(to + (i + 2) * to_stride) = SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
-        *(vector_4 *)(to + (i + 3) * to_stride) = SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
-    }
-    for (; i < count; i++)
-        for (int64_t j = 0; j < 4; j++)
-            to[i * to_stride + j] = from[j * from_stride + i];
+    return (vector_4)(__builtin_convertvector(*(const half_4 *)from, bits_4) << 16);
 }
+
+static inline __attribute__((always_inline)) vector_4 round_4(const float *from)
+{
+    const bits_4 bits = *(const bits_4 *)from;
+    return (vector_4)ROUND_BITS(bits_4, bits);
+}
+
+typedef void pack_function(const struct fuse_product_shape *shape, const void *from, int64_t size, int64_t other_size,
+                           float *to);
 
 #define KERNEL_NAME(stem) stem##_plain
 #define KERNEL_TARGET
@@ -116,9 +121,10 @@ static inline __attribute__((always_inline)) void transpose_4(const float *from,
 #include "product_tiles_kernel.h"
 #endif
 
-typedef void columns_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const float *a,
-                              const float *b, const float *shared_b, const float *bias, float *c, float *workspace);
-typedef void share_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const float *b,
+typedef void columns_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const void *a,
+                              const void *b, const float *shared_b, const float *bias, bool accumulate, float *c,
+                              int64_t c_row, float *workspace);
+typedef void share_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const void *b,
                             float *shared_b);
 
 struct loops {
@@ -157,10 +163,9 @@ static double multiplications(const struct fuse_product_shape *shape)
 bool fuse_tiles_pay(const struct fuse_product_shape *shape)
 {
 #ifdef FUSE_TILES_NEVER /* tests of the libraries */
-    (void)shape;
-    return false;
+    return shape->is_bfloat16;
 #else
-    return !has_avx512() || multiplications(shape) <= LIBRARY_PRODUCT;
+    return shape->is_bfloat16 || !has_avx512() || multiplications(shape) <= LIBRARY_PRODUCT;
 #endif
 }
 
@@ -170,11 +175,19 @@ int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_c
 }
 
 /* One thread's: strips of b, then a block of a, of whichever part of a's rows it gets. */
-static uint64_t thread_bytes(const struct fuse_product_shape *shape)
+static uint64_t packing_bytes(const struct fuse_product_shape *shape)
 {
     const uint64_t rows = (uint64_t)(shape->m < BLOCK_ROWS ? (shape->m + 11) / 12 * 12 : BLOCK_ROWS);
     const uint64_t depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
     return ((uint64_t)STRIPS * MAX_TILE_WIDTH + rows) * depth * sizeof(float) / 64 * 64 + 64;
+}
+
+/* And behind it, where c is bfloat16, a block of c, whose sums are made in float and rounded once. */
+static uint64_t thread_bytes(const struct fuse_product_shape *shape)
+{
+    const uint64_t rows = (uint64_t)(shape->m < BLOCK_ROWS ? shape->m : BLOCK_ROWS);
+    const uint64_t columns = (uint64_t)(shape->n < BLOCK_COLUMNS ? shape->n : BLOCK_COLUMNS);
+    return packing_bytes(shape) + (shape->c_is_bfloat16 ? (rows * columns * sizeof(float) + 63) / 64 * 64 : 0);
 }
 
 uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count)
@@ -185,32 +198,61 @@ uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int 
 struct run {
     const struct fuse_product_shape *shape;
     columns_function *columns;
-    const float *a, *b, *bias;
-    float *c;
-    float *workspace;
-    uint64_t thread_bytes;
+    const void *a, *b;
+    const float *bias;
+    void *c;
+    char *workspace;
+    uint64_t packing_bytes, thread_bytes;
     int64_t part; /* columns, or where c is narrow rows, that one task forms */
     bool by_rows;
 };
 
+/* Rows [begin, end) of c, `columns` of its columns from `column` on: through a block in floats. */
+static void run_block(const struct run *run, int64_t begin, int64_t end, int64_t column, int64_t columns,
+                      char *workspace)
+{
+    struct fuse_product_shape shape = *run->shape;
+    float *const block = (float *)(void *)(workspace + run->packing_bytes);
+    shape.m = end - begin;
+    for (int64_t i = begin; i < end && shape.accumulate; i++)
+        fuse_widen(block + (i - begin) * columns, fuse_product_c(&shape, run->c, i, column), columns);
+    run->columns(&shape, column, column + columns, fuse_product_a(&shape, run->a, begin, 0), run->b, NULL, run->bias,
+                 shape.accumulate, block, columns, (float *)(void *)workspace);
+    for (int64_t i = begin; i < end; i++)
+        fuse_narrow(fuse_product_c(&shape, run->c, i, column), block + (i - begin) * columns, columns);
+}
+
+/* Rows [first, last) and columns [begin, end) of c. */
+static void run_range(const struct run *run, int64_t first, int64_t last, int64_t begin, int64_t end, char *workspace)
+{
+    struct fuse_product_shape shape = *run->shape;
+    if (!shape.c_is_bfloat16) {
+        shape.m = last - first;
+        run->columns(&shape, begin, end, fuse_product_a(&shape, run->a, first, 0), run->b, NULL, run->bias,
+                     shape.accumulate, fuse_product_c(&shape, run->c, first, begin), fuse_product_c_row(&shape),
+                     (float *)(void *)workspace);
+        return;
+    }
+    for (int64_t j = begin; j < end; j += BLOCK_COLUMNS)
+        for (int64_t i = first; i < last; i += BLOCK_ROWS)
+            run_block(run, i, i + BLOCK_ROWS < last ? i + BLOCK_ROWS : last, j,
+                      j + BLOCK_COLUMNS < end ? BLOCK_COLUMNS : end - j, workspace);
+}
+
 static void run_part(const void *context, int64_t task, int worker)
 {
     const struct run *const run = context;
-    float *const workspace = run->workspace + (uint64_t)worker * (run->thread_bytes / sizeof(float));
+    char *const workspace = run->workspace + (uint64_t)worker * run->thread_bytes;
     const int64_t size = run->by_rows ? run->shape->m : run->shape->n, begin = task * run->part;
     const int64_t end = begin + run->part < size ? begin + run->part : size;
-    if (!run->by_rows) {
-        run->columns(run->shape, begin, end, run->a, run->b, NULL, run->bias, run->c, workspace);
-        return;
-    }
-    struct fuse_product_shape shape = *run->shape;
-    shape.m = end - begin;
-    run->columns(&shape, 0, shape.n, run->a + begin * shape.a_row, run->b, NULL, run->bias,
-                 run->c + begin * fuse_product_c_row(&shape), workspace);
+    if (run->by_rows)
+        run_range(run, begin, end, 0, run->shape->n, workspace);
+    else
+        run_range(run, 0, run->shape->m, begin, end, workspace);
 }
 
-void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,
-                        const float *bias, float *c, void *workspace)
+void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const void *a, const void *b,
+                        const float *bias, void *c, void *workspace)
 {
     const int64_t threads = fuse_tiles_thread_count(shape, thread_count);
     struct run run = {.shape = shape,
@@ -220,10 +262,11 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
                       .bias = bias,
                       .c = c,
                       .workspace = workspace,
+                      .packing_bytes = packing_bytes(shape),
                       .thread_bytes = thread_bytes(shape),
                       .by_rows = shape->m > shape->n};
     if (threads == 1) {
-        run.columns(shape, 0, shape->n, a, b, NULL, bias, c, workspace);
+        run_range(&run, 0, shape->m, 0, shape->n, run.workspace);
         return;
     }
     const int64_t size = run.by_rows ? shape->m : shape->n, unit = run.by_rows ? PART_ROWS : PART_COLUMNS;
@@ -243,7 +286,7 @@ uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape)
 struct share {
     const struct fuse_product_shape *shape;
     share_function *share_b;
-    const float *b;
+    const void *b;
     float *shared_b;
 };
 
@@ -253,14 +296,15 @@ static void share_range(const void *context, int64_t begin, int64_t end)
     self->share_b(self->shape, begin, end, self->b, self->shared_b);
 }
 
-void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const float *b, float *shared_b)
+void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const void *b, float *shared_b)
 {
     const struct share self = {shape, choose().share_b, b, shared_b};
     fuse_threads_split(thread_count, shape->n, MAX_TILE_WIDTH, FUSE_SERIAL_ELEMENTS / shape->k, share_range, &self);
 }
 
-void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const float *a, const float *shared_b, float *c,
+void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const void *a, const float *shared_b, float *c,
                                void *workspace)
 {
-    choose().columns(shape, 0, shape->n, a, NULL, shared_b, NULL, c, workspace);
+    choose().columns(shape, 0, shape->n, a, NULL, shared_b, NULL, shape->accumulate, c, fuse_product_c_row(shape),
+                     workspace);
 }

@@ -13,14 +13,14 @@ bool fuse_tiles_pay(const struct fuse_product_shape *shape);
 int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_count);
 /* For that many threads. */
 uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int thread_count);
-void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const float *a, const float *b,
-                        const float *bias, float *c, void *workspace);
+void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const void *a, const void *b,
+                        const float *bias, void *c, void *workspace);
 
 /* Several products with one b, each on its calling thread: b is packed once, for a shape's n and k, whatever its m.
- * The sums are those of fuse_tiles_product. shared_b: fuse_tiles_shared_bytes, aligned to 64. */
+ * The sums are those of fuse_tiles_product. c is float32. shared_b: fuse_tiles_shared_bytes, aligned to 64. */
 uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape);
-void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const float *b, float *shared_b);
-void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const float *a, const float *shared_b, float *c,
+void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const void *b, float *shared_b);
+void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const void *a, const float *shared_b, float *c,
                                void *workspace);
 
 #endif

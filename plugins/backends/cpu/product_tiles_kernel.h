@@ -6,6 +6,8 @@
 
 typedef float KERNEL_NAME(vector) __attribute__((vector_size(KERNEL_LANES * 4), aligned(4), may_alias));
 #define VECTOR KERNEL_NAME(vector)
+typedef uint32_t KERNEL_NAME(bits) __attribute__((vector_size(KERNEL_LANES * 4), aligned(4), may_alias));
+typedef uint16_t KERNEL_NAME(half) __attribute__((vector_size(KERNEL_LANES * 2), aligned(2), may_alias));
 
 #define EACH_6(X) X(0) X(1) X(2) X(3) X(4) X(5)
 #define EACH_12(X) EACH_6(X) X(6) X(7) X(8) X(9) X(10) X(11)
@@ -70,74 +72,52 @@ KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, const
             out[i * stride + j] = whole[i * TILE_WIDTH + j];
 }
 
-/* `columns` columns of b over `count` of its rows, as strips of (count, TILE_WIDTH), missing columns zero. Whole strips
- * of a row-major b are taken side by side: rows lie far apart, so each costs a page's look-up. */
-KERNEL_TARGET static void KERNEL_NAME(pack_b)(const struct fuse_product_shape *shape, const float *b, int64_t count,
-                                              int64_t columns, float *to)
+/* bfloat16 into floats; and floats rounded to bfloat16's precision, as fuse_narrow_one() does. */
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(widen)(float *to, const uint16_t *from)
 {
-    const int64_t strip_floats = count * TILE_WIDTH;
-    int64_t column = 0;
-    if (shape->b_column == 1) {
-        const int64_t strips = columns / TILE_WIDTH;
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t s = 0; s < strips; s++) {
-                const float *const from = b + i * shape->b_row + s * TILE_WIDTH;
-                float *const at = to + s * strip_floats + i * TILE_WIDTH;
-                *(VECTOR *)at = *(const VECTOR *)from;
-                *(VECTOR *)(at + KERNEL_LANES) = *(const VECTOR *)(from + KERNEL_LANES);
-            }
-        column = strips * TILE_WIDTH;
-    }
-    for (; column < columns; column += TILE_WIDTH) {
-        const int64_t here = columns - column < TILE_WIDTH ? columns - column : TILE_WIDTH;
-        const float *const from = b + column * shape->b_column;
-        float *const at = to + column * count;
-        if (here < TILE_WIDTH)
-            memset(at, 0, (size_t)strip_floats * sizeof(float));
-        if (shape->b_column == 1) {
-            for (int64_t i = 0; i < count; i++)
-                for (int64_t j = 0; j < here; j++)
-                    at[i * TILE_WIDTH + j] = from[i * shape->b_row + j];
-            continue;
-        }
-        int64_t j = 0;
-        for (; j + 4 <= here; j += 4)
-            transpose_4(from + j * shape->b_column, shape->b_column, count, at + j, TILE_WIDTH);
-        for (; j < here; j++)
-            for (int64_t i = 0; i < count; i++)
-                at[i * TILE_WIDTH + j] = from[j * shape->b_column + i];
-    }
+    const KERNEL_NAME(half) half = *(const KERNEL_NAME(half) *)from;
+    *(KERNEL_NAME(bits) *)to = __builtin_convertvector(half, KERNEL_NAME(bits)) << 16;
 }
 
-/* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. */
-KERNEL_TARGET static void KERNEL_NAME(pack_a)(const struct fuse_product_shape *shape, const float *a, int64_t rows,
-                                              int64_t count, float *to)
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(round)(float *to, const float *from)
 {
-    const int64_t tile_floats = count * KERNEL_ROWS, whole = rows / KERNEL_ROWS * KERNEL_ROWS;
-    if (whole < rows)
-        memset(to + whole * count, 0, (size_t)tile_floats * sizeof(float));
-    if (shape->a_column != 1) {
-        for (int64_t i = 0; i < count; i++) {
-            const float *const from = a + i * shape->a_column;
-            float *const at = to + i * KERNEL_ROWS;
-            for (int64_t r = 0; r < whole; r += KERNEL_ROWS)
-                memcpy(at + r * count, from + r, KERNEL_ROWS * sizeof(float));
-            for (int64_t r = whole; r < rows; r++)
-                at[whole * count + r - whole] = from[r];
-        }
-        return;
-    }
-    for (int64_t first = 0; first < rows; first += KERNEL_ROWS) {
-        const float *const from = a + first * shape->a_row;
-        float *const at = to + first * count;
-        const int64_t here = rows - first < KERNEL_ROWS ? rows - first : KERNEL_ROWS;
-        int64_t r = 0;
-        for (; r + 4 <= here; r += 4)
-            transpose_4(from + r * shape->a_row, shape->a_row, count, at + r, KERNEL_ROWS);
-        for (; r < here; r++)
-            for (int64_t i = 0; i < count; i++)
-                at[i * KERNEL_ROWS + r] = from[r * shape->a_row + i];
-    }
+    const KERNEL_NAME(bits) bits = *(const KERNEL_NAME(bits) *)from;
+    *(KERNEL_NAME(bits) *)to = ROUND_BITS(KERNEL_NAME(bits), bits);
+}
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_float)
+#define PACK_SOURCE float
+#define PACK_1(from) (*(from))
+#define PACK_4(from) (*(const vector_4 *)(from))
+#define PACK_VECTOR(to, from) (*(VECTOR *)(to) = *(const VECTOR *)(from))
+#include "product_tiles_pack.h"
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_rounded)
+#define PACK_SOURCE float
+#define PACK_1(from) fuse_widen_one(fuse_narrow_one(*(from)))
+#define PACK_4(from) round_4(from)
+#define PACK_VECTOR(to, from) KERNEL_NAME(round)(to, from)
+#include "product_tiles_pack.h"
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_bfloat16)
+#define PACK_SOURCE uint16_t
+#define PACK_1(from) fuse_widen_one(*(from))
+#define PACK_4(from) widen_4(from)
+#define PACK_VECTOR(to, from) KERNEL_NAME(widen)(to, from)
+#include "product_tiles_pack.h"
+
+static pack_function *KERNEL_NAME(choose_pack_a)(const struct fuse_product_shape *shape)
+{
+    if (shape->a_is_bfloat16)
+        return KERNEL_NAME(pack_a_bfloat16);
+    return shape->is_bfloat16 ? KERNEL_NAME(pack_a_rounded) : KERNEL_NAME(pack_a_float);
+}
+
+static pack_function *KERNEL_NAME(choose_pack_b)(const struct fuse_product_shape *shape)
+{
+    if (shape->b_is_bfloat16)
+        return KERNEL_NAME(pack_b_bfloat16);
+    return shape->is_bfloat16 ? KERNEL_NAME(pack_b_rounded) : KERNEL_NAME(pack_b_float);
 }
 
 /* One strip of c: columns [0, columns) of it, `rows` rows. Each tile fetches some lines of what is packed next. */
@@ -157,28 +137,29 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_
     }
 }
 
-/* Columns [begin, end) of c; begin is a multiple of TILE_WIDTH if b is packed already (shared_b, else NULL). */
+/* Columns [begin, end) of c, in floats: the first of them at c; begin is a multiple of TILE_WIDTH if b is packed
+ * already (shared_b, else NULL). */
 KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                               const float *a, const float *b, const float *shared_b, const float *bias,
-                                               float *c, float *workspace)
+                                               const void *a, const void *b, const float *shared_b, const float *bias,
+                                               bool accumulate, float *c, int64_t c_row, float *workspace)
 {
+    pack_function *const pack_a = KERNEL_NAME(choose_pack_a)(shape), *const pack_b = KERNEL_NAME(choose_pack_b)(shape);
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
-    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1), c_row = fuse_product_c_row(shape);
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
     const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
     float *const own_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
-        const bool add = k > 0 || shape->accumulate;
+        const bool add = k > 0 || accumulate;
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
-            KERNEL_NAME(pack_a)(shape, a + i * shape->a_row + k * shape->a_column, rows, depth, packed_a);
+            pack_a(shape, fuse_product_a(shape, a, i, k), rows, depth, packed_a);
             for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
                 const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
                 const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
                 struct ahead ahead = {0};
                 if (shared_b == NULL) {
-                    KERNEL_NAME(pack_b)
-                    (shape, b + k * shape->b_row + group * shape->b_column, depth, stop - group, own_b);
+                    pack_b(shape, fuse_product_b(shape, b, k, group), depth, stop - group, own_b);
                     const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
                     if (stop < end)
                         ahead = look_ahead(shape, b, k, depth, stop, end, tiles, STRIPS * TILE_WIDTH);
@@ -190,7 +171,7 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 for (int64_t j = group; j < stop; j += TILE_WIDTH)
                     KERNEL_NAME(strip)
                 (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a, packed_b + (j - group) * depth,
-                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j, c_row, &ahead);
+                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j - begin, c_row, &ahead);
             }
         }
     }
@@ -199,15 +180,15 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
 /* Columns [begin, end) of b as columns() takes them: block of depth after block, strip after strip. begin is a multiple
  * of TILE_WIDTH. */
 KERNEL_TARGET static void KERNEL_NAME(share_b)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                               const float *b, float *shared_b)
+                                               const void *b, float *shared_b)
 {
+    pack_function *const pack_b = KERNEL_NAME(choose_pack_b)(shape);
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
     const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
-        KERNEL_NAME(pack_b)
-        (shape, b + k * shape->b_row + begin * shape->b_column, depth, end - begin,
-         shared_b + k * shared_columns + begin * depth);
+        pack_b(shape, fuse_product_b(shape, b, k, begin), depth, end - begin,
+               shared_b + k * shared_columns + begin * depth);
     }
 }
 

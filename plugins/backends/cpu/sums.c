@@ -1,11 +1,11 @@
 /* Sums over rows: the gradients of whatever is added to every row. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "threads.h"
 
 #define COLUMN_TILE 256
 
 struct column_sums {
-    const float *rows; /* (row_count, columns), row_stride apart */
+    struct fuse_values rows; /* (row_count, columns), row_stride apart */
     int64_t row_count, row_stride;
     bool accumulate;
     float *sums; /* (columns) */
@@ -16,8 +16,9 @@ struct column_sums {
 FUSE_CLONES static void sum_tile(const struct column_sums *run, int64_t begin, int64_t count)
 {
     double sums[COLUMN_TILE] = {0};
+    float room[COLUMN_TILE];
     for (int64_t row = 0; row < run->row_count; row++) {
-        const float *const values = run->rows + row * run->row_stride + begin;
+        const float *const values = fuse_values_read(run->rows, row * run->row_stride + begin, count, room);
         for (int64_t i = 0; i < count; i++)
             sums[i] += (double)values[i];
     }
@@ -31,7 +32,7 @@ static void sum_range(const void *context, int64_t begin, int64_t end)
         sum_tile(context, tile, tile + COLUMN_TILE < end ? COLUMN_TILE : end - tile);
 }
 
-void fuse_sum_columns(const struct fuse_cpu *cpu, const float *rows, int64_t row_count, int64_t row_stride,
+void fuse_sum_columns(const struct fuse_cpu *cpu, struct fuse_values rows, int64_t row_count, int64_t row_stride,
                       int64_t columns, bool accumulate, float *sums)
 {
     const struct column_sums run = {rows, row_count, row_stride, accumulate, sums};

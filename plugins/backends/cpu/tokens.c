@@ -1,5 +1,5 @@
 /* Images as sequences: patches, the class token, positions, and picking one token. They move numbers, and add them. */
-#include "cpu.h"
+#include "bfloat16.h"
 #include "threads.h"
 
 #include <stdlib.h>
@@ -13,25 +13,43 @@ struct tokens {
     int64_t batch, tokens, width;
     int64_t channels, image_rows, image_columns, patch; /* PATCHES */
     int64_t index;                                      /* SELECT */
-    bool accumulate;
+    bool is_x_bfloat16, is_out_bfloat16;                /* input 0 and output 0 */
+    bool is_unary, accumulate;
 };
 
-/* One run: a and b are the inputs, out the output. */
+/* One run: a and b are the inputs (b a parameter), out the output. */
 struct run {
     const struct tokens *self;
-    const float *a, *b;
-    float *out;
+    struct fuse_values a, b, out;
 };
 
-/* to = from, or to += from */
-FUSE_CLONES static void give(float *to, const float *from, int64_t count, bool adds)
+FUSE_CLONES static void add_all(float *to, const float *from, int64_t count)
 {
-    if (!adds) {
-        memcpy(to, from, (size_t)count * sizeof(to[0]));
-        return;
-    }
     for (int64_t i = 0; i < count; i++)
         to[i] += from[i];
+}
+
+/* `count` numbers of `to` from `at` on = those of `from` from `from_at` on, or += them. */
+static void give(struct fuse_values to, int64_t at, struct fuse_values from, int64_t from_at, int64_t count, bool adds)
+{
+    float to_room[FUSE_ROOM_FLOATS], from_room[FUSE_ROOM_FLOATS];
+    if (!adds && to.is_bfloat16 == from.is_bfloat16) {
+        memcpy(fuse_values_at(to, at), fuse_values_at(from, from_at),
+               (size_t)count * (to.is_bfloat16 ? sizeof(uint16_t) : sizeof(float)));
+        return;
+    }
+    for (int64_t done = 0; done < count; done += FUSE_ROOM_FLOATS) {
+        const int64_t some = done + FUSE_ROOM_FLOATS < count ? FUSE_ROOM_FLOATS : count - done;
+        const float *const values = fuse_values_read(from, from_at + done, some, from_room);
+        float *const target = fuse_values_target(to, at + done, to_room);
+        if (adds) {
+            (void)fuse_values_read(to, at + done, some, to_room);
+            add_all(target, values, some);
+        } else {
+            memcpy(target, values, (size_t)some * sizeof(float));
+        }
+        fuse_values_write(to, at + done, some, target);
+    }
 }
 
 /* Rows of patches: one of them is `patch` rows of pixels of every channel. */
@@ -42,14 +60,13 @@ static void cut_patches(const void *context, int64_t begin, int64_t end)
     const int64_t patch = self->patch, across = self->image_columns / patch, down = self->image_rows / patch;
     for (int64_t at = begin; at < end; at++) {
         const int64_t sample = at / down, top = at % down * patch;
-        float *to = run->out + at * across * self->width;
+        int64_t to = at * across * self->width;
         for (int64_t left = 0; left < self->image_columns; left += patch)
             for (int64_t channel = 0; channel < self->channels; channel++) {
-                const float *from =
-                    run->a + ((sample * self->channels + channel) * self->image_rows + top) * self->image_columns +
-                    left;
+                int64_t from =
+                    ((sample * self->channels + channel) * self->image_rows + top) * self->image_columns + left;
                 for (int64_t y = 0; y < patch; y++, from += self->image_columns, to += patch)
-                    memcpy(to, from, (size_t)patch * sizeof(to[0]));
+                    give(run->out, to, run->a, from, patch, false);
             }
     }
 }
@@ -61,8 +78,10 @@ static void prepend(const void *context, int64_t begin, int64_t end)
     const int64_t tokens = run->self->tokens, width = run->self->width;
     for (int64_t at = begin; at < end; at++) {
         const int64_t sample = at / tokens, token = at % tokens;
-        const float *const from = token == 0 ? run->b : run->a + (sample * (tokens - 1) + token - 1) * width;
-        memcpy(run->out + at * width, from, (size_t)width * sizeof(from[0]));
+        if (token == 0)
+            give(run->out, at * width, run->b, 0, width, false);
+        else
+            give(run->out, at * width, run->a, (sample * (tokens - 1) + token - 1) * width, width, false);
     }
 }
 
@@ -72,22 +91,32 @@ static void prepend_dx(const void *context, int64_t begin, int64_t end)
     const struct run *const run = context;
     const int64_t tokens = run->self->tokens, width = run->self->width;
     for (int64_t at = begin; at < end; at++)
-        give(run->out + at * width, run->a + (at + at / (tokens - 1) + 1) * width, width, run->self->accumulate);
+        give(run->out, at * width, run->a, (at + at / (tokens - 1) + 1) * width, width, run->self->accumulate);
 }
 
-/* Elements of a sample. In place is allowed: the loop says so. */
-FUSE_CLONES static void add_batch(const void *context, int64_t begin, int64_t end)
+/* a + b; in place is allowed: the loop says so. */
+FUSE_CLONES static void add_positions(float *out, const float *a, const float *b, int64_t count)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++)
+        out[i] = a[i] + b[i];
+}
+
+/* Elements of a sample. */
+static void add_batch(const void *context, int64_t begin, int64_t end)
 {
     const struct run *const run = context;
     const int64_t sample_count = run->self->tokens * run->self->width;
-    const float *const b = run->b;
-    for (int64_t sample = 0; sample < run->self->batch; sample++) {
-        const float *const a = run->a + sample * sample_count;
-        float *const out = run->out + sample * sample_count;
-#pragma omp simd
-        for (int64_t i = begin; i < end; i++)
-            out[i] = a[i] + b[i];
-    }
+    const int64_t most = fuse_values_piece(run->a.is_bfloat16 || run->out.is_bfloat16, end - begin);
+    float a_room[FUSE_ROOM_FLOATS], out_room[FUSE_ROOM_FLOATS];
+    for (int64_t sample = 0; sample < run->self->batch; sample++)
+        for (int64_t at = begin; at < end; at += most) {
+            const int64_t count = at + most < end ? most : end - at, first = sample * sample_count + at;
+            const float *const a = fuse_values_read(run->a, first, count, a_room);
+            float *const out = fuse_values_target(run->out, first, out_room);
+            add_positions(out, a, (const float *)run->b.at + at, count);
+            fuse_values_write(run->out, first, count, out);
+        }
 }
 
 static void select_token(const void *context, int64_t begin, int64_t end)
@@ -95,8 +124,7 @@ static void select_token(const void *context, int64_t begin, int64_t end)
     const struct run *const run = context;
     const int64_t width = run->self->width;
     for (int64_t sample = begin; sample < end; sample++)
-        memcpy(run->out + sample * width, run->a + (sample * run->self->tokens + run->self->index) * width,
-               (size_t)width * sizeof(float));
+        give(run->out, sample * width, run->a, (sample * run->self->tokens + run->self->index) * width, width, false);
 }
 
 /* Tokens. */
@@ -106,9 +134,10 @@ static void select_dx(const void *context, int64_t begin, int64_t end)
     const int64_t tokens = run->self->tokens, width = run->self->width;
     for (int64_t at = begin; at < end; at++) {
         if (at % tokens == run->self->index)
-            give(run->out + at * width, run->a + at / tokens * width, width, run->self->accumulate);
+            give(run->out, at * width, run->a, at / tokens * width, width, run->self->accumulate);
         else if (!run->self->accumulate)
-            memset(run->out + at * width, 0, (size_t)width * sizeof(float));
+            memset(fuse_values_at(run->out, at * width), 0,
+                   (size_t)width * (run->out.is_bfloat16 ? sizeof(uint16_t) : sizeof(float)));
     }
 }
 
@@ -117,17 +146,10 @@ static int run_body(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
 {
     const struct tokens *const self = (const struct tokens *)kernel;
     (void)error;
-    const struct run run = {self, call->inputs[0], call->inputs[1], call->outputs[0]};
-    fuse_threads_split(cpu->thread_count, self->count, 1, self->serial_count, self->body, &run);
-    return FUSERUN_OK;
-}
-
-static int run_unary_body(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
-                          struct fuse_error *error)
-{
-    const struct tokens *const self = (const struct tokens *)kernel;
-    (void)error;
-    const struct run run = {self, call->inputs[0], NULL, call->outputs[0]};
+    const struct run run = {self,
+                            {call->inputs[0], self->is_x_bfloat16},
+                            {self->is_unary ? NULL : call->inputs[1], false},
+                            {call->outputs[0], self->is_out_bfloat16}};
     fuse_threads_split(cpu->thread_count, self->count, 1, self->serial_count, self->body, &run);
     return FUSERUN_OK;
 }
@@ -139,8 +161,8 @@ static int run_batch_sum(const struct fuse_cpu *cpu, struct fuse_kernel *kernel,
 {
     const struct tokens *const self = (const struct tokens *)kernel;
     (void)error;
-    fuse_sum_columns(cpu, call->inputs[0], self->batch, self->tokens * self->width, self->count, self->accumulate,
-                     call->outputs[0]);
+    const struct fuse_values dy = {call->inputs[0], self->is_x_bfloat16};
+    fuse_sum_columns(cpu, dy, self->batch, self->tokens * self->width, self->count, self->accumulate, call->outputs[0]);
     return FUSERUN_OK;
 }
 
@@ -272,8 +294,11 @@ int fuse_compile_tokens(struct fuse_cpu *cpu, const struct fuse_op *op, struct f
         return fuse_op_mismatch(cpu, op, rule, error);
     }
     const bool is_sum = op->kind == FUSERUN_OP_PREPEND_DW || op->kind == FUSERUN_OP_ADD_BATCH_DW;
-    self->kernel.run = is_sum ? run_batch_sum : op->input_count == 1 ? run_unary_body : run_body;
+    self->kernel.run = is_sum ? run_batch_sum : run_body;
     self->kernel.destroy = destroy;
+    self->is_unary = op->input_count == 1;
+    self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+    self->is_out_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;
