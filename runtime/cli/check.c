@@ -269,6 +269,9 @@ static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, 
     fuse_config_write(experiment->config, text);
     fuse_text_add(text, "\n");
     add_groups(experiment, text);
+    if (fuse_experiment_is_bfloat16(experiment))
+        fuse_text_add(text, "precision   bf16: matrix products, activations and their gradients; fp32: weights, their "
+                            "gradients, optimizer state, statistics, the model's output\n");
     add_source(text, "data        ", &experiment->train);
     if (experiment->has_evaluation)
         add_source(text, "eval        ", &experiment->evaluation);

@@ -1,6 +1,7 @@
 /* plugins/backends/cpu/ - the CPU backend: every op of fuserun/backend.h in C, matrix products from whichever library
  * the build found (product.h), threads from OpenMP (threads.h). It owns the memory it allocates and one pool of
- * threads; it calls nothing of fuserun's but the host's services.
+ * threads; it calls nothing of fuserun's but the host's services. Operands may be bfloat16 (bfloat16.h): it computes in
+ * float32 all the same.
  *
  * What holds for every op: the result does not depend on the number of threads, except that of LINEAR and LINEAR_DX,
  * whose library may split a sum differently; sums for statistics are in double, over chunks of fixed size in a fixed

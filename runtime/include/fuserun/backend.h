@@ -136,7 +136,10 @@ struct fuse_backend_options {
     uint32_t struct_size;
     uint32_t device_index;
     uint32_t thread_count;   /* 0: the backend chooses */
-    uint32_t precision;      /* FUSERUN_FLOAT32 or FUSERUN_BFLOAT16 */
+    uint32_t precision;      /* FUSERUN_FLOAT32; or FUSERUN_BFLOAT16: LINEAR*, ATTENTION* multiply in bfloat16 (float32
+                                operands are rounded for it) and sum in float32, and operands that are activations or
+                                their gradients may be bfloat16, each for itself. Parameters and their gradients,
+                                statistics, a loss's operands and what SUM_SQUARES reads are float32 always */
     uint32_t allows_tf32;    /* products may round float32 factors to 10 bits of mantissa, where the device has that */
 };
 
