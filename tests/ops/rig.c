@@ -77,6 +77,18 @@ void fuse_rig_close(struct fuse_rig *rig)
     rig->instance = NULL;
 }
 
+int fuse_rig_sets(void)
+{
+    const struct fuse_backend *const backend = load_backend()->api;
+    return backend->allocate_staging != NULL ? 1 : 3;
+}
+
+bool fuse_is_tried(int64_t work)
+{
+    const char *const most = getenv("FUSE_TEST_MOST");
+    return most == NULL || work <= atoll(most);
+}
+
 void *fuse_guarded_new(size_t bytes)
 {
     const size_t whole = (bytes + 2 * GUARD_BYTES + 63) / 64 * 64;
@@ -152,7 +164,7 @@ void fuse_op_add_output(struct fuse_op *op, struct fuse_operand operand)
 
 /* ---- the device's memory ---------------------------------------------------------------------------------------- */
 
-static bool has_own_memory(const struct fuse_rig *rig)
+bool fuse_rig_is_device(const struct fuse_rig *rig)
 {
     return rig->backend->allocate_staging != NULL;
 }
@@ -160,7 +172,7 @@ static bool has_own_memory(const struct fuse_rig *rig)
 void *fuse_rig_to_device(struct fuse_rig *rig, const void *memory, size_t bytes)
 {
     void *device = NULL;
-    if (memory == NULL || bytes == 0 || !has_own_memory(rig)) {
+    if (memory == NULL || bytes == 0 || !fuse_rig_is_device(rig)) {
         memcpy(&device, &memory, sizeof(device));
         return device;
     }
@@ -198,7 +210,7 @@ struct run {
 static void on_panel(void *user, int64_t row_begin, int64_t row_end, float *gradient)
 {
     const struct run *const run = user;
-    if (!has_own_memory(run->rig)) {
+    if (!fuse_rig_is_device(run->rig)) {
         run->hook->panel(run->hook->user, row_begin, row_end, gradient);
         return;
     }

@@ -31,6 +31,13 @@ struct fuse_rig {
 void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count);
 void fuse_rig_close(struct fuse_rig *rig);
 
+/* Of rigs with 1, 2 and 3 threads, those that differ: on a device of its own one. */
+int fuse_rig_sets(void);
+bool fuse_rig_is_device(const struct fuse_rig *rig);
+/* Whether a case of that much work (multiplications, elements) is tried; FUSE_TEST_MOST, for slow backends, is the
+ * most. */
+bool fuse_is_tried(int64_t work);
+
 /* `bytes` of the host's for the device to work on, and back: the same memory where it is the device's. */
 void *fuse_rig_to_device(struct fuse_rig *rig, const void *memory, size_t bytes);
 void fuse_rig_from_device(struct fuse_rig *rig, void *memory, void *device, size_t bytes);

@@ -95,7 +95,7 @@ static void check_case(struct fuse_reference_heads h, double size, double probab
     struct fuse_op op = new_op(&h, false, 0, probability);
     const void *const inputs[] = {qkv};
     const double *const expected[] = {y, lse}, *const bound[] = {y_bound, lse_bound};
-    fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "attention", &op, inputs, expected, bound, false);
+    fuse_rigs_compare(fuse_rigs, fuse_rig_sets(), "attention", &op, inputs, expected, bound, false);
 
     for (int64_t i = 0; i < count; i++)
         y[i] = (double)fuse_activation((float)y[i]);
@@ -106,7 +106,7 @@ static void check_case(struct fuse_reference_heads h, double size, double probab
     op = new_op(&h, true, flags, probability);
     const void *const dx_inputs[] = {dy, qkv, y_floats, lse_floats};
     const double *const dx_expected[] = {gradient}, *const dx_bound[] = {gradient_bound};
-    fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "attention_dx", &op, dx_inputs, dx_expected, dx_bound, false);
+    fuse_rigs_compare(fuse_rigs, fuse_rig_sets(), "attention_dx", &op, dx_inputs, dx_expected, dx_bound, false);
 
     fuse_guarded_free(qkv, (size_t)(3 * count) * sizeof(float));
     fuse_guarded_free(dy, (size_t)count * sizeof(float));
@@ -127,6 +127,8 @@ static void test_values(void **state)
     for (size_t i = 0; i < SHAPE_COUNT; i++) {
         const struct fuse_reference_heads h = {shapes[i].batch, shapes[i].tokens, shapes[i].heads, shapes[i].head_width,
                                                NULL};
+        if (!fuse_is_tried(h.batch * h.heads * h.tokens * h.tokens * h.head_width))
+            continue;
         check_case(h, 1.0, 0.0, 0);
         check_case(h, 1.0, 0.3, FUSERUN_OP_ACCUMULATE);
     }
@@ -182,7 +184,8 @@ static void test_workspace(void **state)
             const struct fuse_op op = new_op(&h, is_backward != 0, 0, 0.0);
             struct fuse_kernel_info info;
             fuse_rig_info(&fuse_rigs[1], &op, &info);
-            assert_true(info.workspace_bytes <= 2u * (4u << 20));
+            /* A group of heads' scores, never all heads': 4 MiB on the CPU, 16 on a device, twice that in backward. */
+            assert_true(info.workspace_bytes <= 2u * (fuse_rig_is_device(&fuse_rigs[1]) ? 17u << 20 : 4u << 20));
         }
 }
 

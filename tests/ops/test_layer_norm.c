@@ -83,7 +83,7 @@ static void check_forward(const struct numbers *n)
     }
     const void *const inputs[] = {n->x, n->w, n->b};
     const double *const expected[] = {n->y, n->mean, n->rstd}, *const bound[] = {y_bound, mean_bound, rstd_bound};
-    fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "layer_norm", &op, inputs, expected, bound, false);
+    fuse_rigs_compare(fuse_rigs, fuse_rig_sets(), "layer_norm", &op, inputs, expected, bound, false);
     free(y_bound);
     free(mean_bound);
     free(rstd_bound);
@@ -112,7 +112,7 @@ static void check_gradients(struct numbers *n, uint32_t flags)
     fuse_op_add_output(&op, matrix);
     const void *const dx_inputs[] = {n->dy, n->x, n->w, mean, rstd};
     const double *const dx_expected[] = {dx}, *const dx_bounds[] = {dx_bound};
-    fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "layer_norm_dx", &op, dx_inputs, dx_expected, dx_bounds, false);
+    fuse_rigs_compare(fuse_rigs, fuse_rig_sets(), "layer_norm_dx", &op, dx_inputs, dx_expected, dx_bounds, false);
 
     op = fuse_op_new(FUSERUN_OP_LAYER_NORM_DW, flags);
     fuse_op_add_input(&op, matrix);
@@ -122,7 +122,7 @@ static void check_gradients(struct numbers *n, uint32_t flags)
     fuse_op_add_output(&op, fuse_float_operand(1, n->columns, 0, 0, 0));
     const void *const dw_inputs[] = {n->dy, n->x, mean, rstd};
     const double *const dw_expected[] = {dw}, *const dw_bounds[] = {dw_bound};
-    fuse_rigs_compare(fuse_rigs, FUSE_THREAD_SETS, "layer_norm_dw", &op, dw_inputs, dw_expected, dw_bounds, false);
+    fuse_rigs_compare(fuse_rigs, fuse_rig_sets(), "layer_norm_dw", &op, dw_inputs, dw_expected, dw_bounds, false);
 
     fuse_guarded_free(mean, (size_t)n->rows * sizeof(float));
     fuse_guarded_free(rstd, (size_t)n->rows * sizeof(float));
@@ -137,6 +137,8 @@ static void test_values(void **state)
     (void)state;
     for (size_t i = 0; i < SHAPE_COUNT; i++)
         for (int shift = 0; shift < 2; shift++) {
+            if (!fuse_is_tried(16 * shapes[i].rows * shapes[i].columns))
+                continue;
             struct numbers n = make_numbers(shapes[i].rows, shapes[i].columns, 100.0 * shift);
             check_forward(&n);
             check_gradients(&n, 0);

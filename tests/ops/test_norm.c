@@ -16,7 +16,7 @@ static void sums_of_squares(void **state)
 {
     (void)state;
     static const int64_t counts[] = {1, 3, 17, 65535, 65536, 65537, 300001};
-    for (uint32_t threads = 1; threads <= 3; threads++) {
+    for (uint32_t threads = 1; threads <= (uint32_t)fuse_rig_sets(); threads++) {
         struct fuse_rig rig;
         fuse_rig_open(&rig, threads);
         for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
@@ -58,7 +58,7 @@ static void norms_of_gradients_that_do_not_exist(void **state)
     static const int64_t shapes[][3] = {{1, 5, 7},       {3, 64, 70}, {31, 130, 65}, {64, 300, 200},  {65, 300, 200},
                                         {130, 400, 330}, {40, 3, 5},  {257, 33, 17}, {300, 1030, 70}, {9, 1, 1}};
     double first[sizeof shapes / sizeof shapes[0]] = {0};
-    for (uint32_t threads = 1; threads <= 3; threads++) {
+    for (uint32_t threads = 1; threads <= (uint32_t)fuse_rig_sets(); threads++) {
         struct fuse_rig rig;
         fuse_rig_open(&rig, threads);
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {

@@ -156,7 +156,7 @@ static void check(int64_t slice_count, const int64_t *counts)
     make(&expected, slice_count, counts, 2);
     update_by_hand(&expected);
     update_by_hand(&expected);
-    for (int t = 0; t < THREAD_SETS; t++)
+    for (int t = 0; t < fuse_rig_sets(); t++)
         for (int form = 0; form < FORM_COUNT; form++) {
             make(&got, slice_count, counts, 2);
             update(&rigs[t], &got, &probe, (enum form)form);
@@ -203,7 +203,7 @@ static void test_stateless(void **state)
     (void)state;
     static struct parameters got;
     const int64_t counts[] = {50001, 3};
-    for (int t = 0; t < THREAD_SETS; t++) {
+    for (int t = 0; t < fuse_rig_sets(); t++) {
         make(&got, 2, counts, 0);
         float *const before = fuse_random_floats(100, counts[0], 1.0);
         update(&rigs[t], &got, &plain, FORM_FOREACH);

@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 
 #define MAX_THREADS 1024
-#define STACK_BYTES (64u << 10)
+/* Odd multiples of a cache line, so that the tops of all stacks do not fall into the same place of the cache. */
+#define STACK_BYTES ((32u << 10) + 320u)
 
 /* ---- changing from one stack to another -------------------------------------------------------------------------- */
 
@@ -27,7 +28,7 @@ __asm__(".text\n"
         "    movq %rsp, (%rdi)\n"
         "    movq %rsi, %rsp\n"
         "    popq %r15\n    popq %r14\n    popq %r13\n    popq %r12\n    popq %rbx\n    popq %rbp\n"
-        "    ret\n"
+        "    popq %rcx\n    jmp *%rcx\n" /* a return would always be predicted wrongly */
         ".size emu_switch,.-emu_switch\n");
 
 struct fiber {
@@ -77,80 +78,110 @@ static void switch_to(struct fiber *from, struct fiber *to)
 /* ---- one block ----------------------------------------------------------------------------------------------------
  */
 
-/* The block that runs. Threads are numbered; fibers take a thread each, and the next one when it ended without ever
- * having met a barrier, so that most kernels need a single fiber. */
+/* The block that runs. Fibers take a thread each, and the next one when it ended without ever having met a barrier, so
+ * that most kernels need a single fiber. From barrier to barrier the fibers take turns, each handing on to the next. */
 static struct {
     const struct emu_launch *launch;
     struct emu_thread now;
     struct emu_services services;
     struct fiber scheduler;
     struct fiber fibers[MAX_THREADS];
-    unsigned fiber_count; /* that have a stack */
-    unsigned order[MAX_THREADS];
+    char *stacks;
+    unsigned order[MAX_THREADS]; /* of the threads' beginnings */
     unsigned thread_count, started, ended;
-    unsigned fiber; /* that runs, or MAX_THREADS */
-    unsigned thread_of[MAX_THREADS];
-    unsigned waiting[MAX_THREADS]; /* fibers at the barrier */
+    unsigned fiber;                          /* that runs */
+    struct emu_index thread_of[MAX_THREADS]; /* by fiber */
+    unsigned waiting[MAX_THREADS];           /* fibers that came to the barrier */
     unsigned waiting_count;
+    unsigned turns[MAX_THREADS]; /* fibers that still have to run to the next one, from turn_at on */
+    unsigned turn_at, turn_count;
     int barrier_line;
 } block;
 
-static void set_thread(unsigned thread)
+static void enter(struct fiber *from, unsigned fiber)
 {
-    const struct emu_index size = block.launch->block;
-    block.now.thread = (struct emu_index){thread % size.x, thread / size.x % size.y, thread / (size.x * size.y)};
+    block.fiber = fiber;
+    block.now.thread = block.thread_of[fiber];
+    switch_to(from, &block.fibers[fiber]);
+}
+
+static void leave(struct fiber *from)
+{
+    switch_to(from, &block.scheduler);
 }
 
 /* Threads one after another until one waits, or there are no more. */
 static void run_threads(void)
 {
-    for (;;) {
+    while (block.started < block.thread_count) {
+        const struct emu_index size = block.launch->block;
         const unsigned thread = block.order[block.started++];
-        block.thread_of[block.fiber] = thread;
-        set_thread(thread);
+        block.thread_of[block.fiber] =
+            (struct emu_index){thread % size.x, thread / size.x % size.y, thread / (size.x * size.y)};
+        block.now.thread = block.thread_of[block.fiber];
         block.launch->kernel->device->call(block.launch->arguments);
         block.ended++;
-        if (block.started == block.thread_count)
-            break;
     }
 }
 
 static void start_fiber(void)
 {
     for (;;) {
-        if (block.started < block.thread_count)
-            run_threads();
-        switch_to(&block.fibers[block.fiber], &block.scheduler);
+        run_threads();
+        struct fiber *const self = &block.fibers[block.fiber];
+        if (block.turn_at < block.turn_count)
+            enter(self, block.turns[block.turn_at++]);
+        else
+            leave(self);
     }
+}
+
+/* All came: they go on in another order, from anywhere on, forwards or back. (Shuffling would take longer than most
+ * kernels.) */
+static void open_barrier(void)
+{
+    const unsigned count = block.waiting_count;
+    const uint64_t drawn = emu_random();
+    const unsigned first = (unsigned)(drawn % count);
+    if (count != block.thread_count)
+        emu_give_up("kernel %s: %u of a block's %u threads came to the barrier in line %d of its text",
+                    block.launch->kernel->device->name, count, block.thread_count, block.barrier_line);
+    for (unsigned i = 0; i < count; i++) {
+        const unsigned at = first + i < count ? first + i : first + i - count;
+        block.turns[i] = block.waiting[drawn >> 63 != 0 ? at : count - 1 - at];
+    }
+    block.turn_at = 0;
+    block.turn_count = count;
+    block.waiting_count = 0;
 }
 
 static void barrier(int line)
 {
+    const unsigned self = block.fiber;
     if (block.waiting_count > 0 && block.barrier_line != line)
         emu_give_up("kernel %s: threads of one block are at different barriers, lines %d and %d of its text",
                     block.launch->kernel->device->name, block.barrier_line, line);
     block.barrier_line = line;
-    block.waiting[block.waiting_count++] = block.fiber;
-    const unsigned fiber = block.fiber;
-    switch_to(&block.fibers[fiber], &block.scheduler);
-    set_thread(block.thread_of[fiber]);
-}
-
-static void enter(unsigned fiber)
-{
-    block.fiber = fiber;
-    switch_to(&block.scheduler, &block.fibers[fiber]);
-    block.fiber = MAX_THREADS;
-}
-
-static void need_fiber(unsigned fiber)
-{
-    while (block.fiber_count <= fiber) {
-        void *const stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (stack == MAP_FAILED)
-            emu_give_up("no host memory for a thread's stack");
-        block.fibers[block.fiber_count++].stack = stack;
+    block.waiting[block.waiting_count++] = self;
+    if (block.started < block.thread_count) {
+        leave(&block.fibers[self]);
+        return;
     }
+    if (block.turn_at == block.turn_count)
+        open_barrier();
+    const unsigned next = block.turns[block.turn_at++];
+    if (next != self)
+        enter(&block.fibers[self], next);
+}
+
+static void make_stacks(void)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    block.stacks = mmap(NULL, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (block.stacks == MAP_FAILED)
+        emu_give_up("no host memory for the threads' stacks");
+    for (unsigned i = 0; i < MAX_THREADS; i++)
+        block.fibers[i].stack = block.stacks + (size_t)i * STACK_BYTES;
 }
 
 static void shuffle(unsigned *values, unsigned count)
@@ -167,24 +198,14 @@ static void run_block(void)
     unsigned fibers = 0;
     block.started = block.ended = 0;
     block.waiting_count = 0;
+    block.turn_at = block.turn_count = 0;
     shuffle(block.order, block.thread_count);
     while (block.started < block.thread_count) {
-        need_fiber(fibers);
         prepare(&block.fibers[fibers], start_fiber);
-        enter(fibers++);
+        enter(&block.scheduler, fibers++);
     }
-    while (block.waiting_count > 0) {
-        unsigned woken[MAX_THREADS];
-        const unsigned count = block.waiting_count;
-        if (count + block.ended != block.thread_count || block.ended > 0)
-            emu_give_up("kernel %s: %u of a block's %u threads came to the barrier in line %d of its text",
-                        block.launch->kernel->device->name, count, block.thread_count, block.barrier_line);
-        memcpy(woken, block.waiting, count * sizeof woken[0]);
-        block.waiting_count = 0;
-        shuffle(woken, count);
-        for (unsigned i = 0; i < count; i++)
-            enter(woken[i]);
-    }
+    if (block.waiting_count > 0) /* while others ended: it stays shut */
+        open_barrier();
 }
 
 /* ---- faults ---------------------------------------------------------------------------------------------------------
@@ -233,6 +254,8 @@ void emu_launch_run(const struct emu_launch *launch)
     for (unsigned i = 0; i < block_count; i++)
         blocks[i] = i;
     shuffle(blocks, block_count);
+    if (block.stacks == NULL)
+        make_stacks();
     block.launch = launch;
     block.thread_count = size.x * size.y * size.z;
     for (unsigned i = 0; i < block.thread_count; i++)

@@ -148,7 +148,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = 3;
         return SUCCESS;
     case FUSE_CU_CAPABILITY_MAJOR:
-        *value = 9;
+        *value = 8;
         return SUCCESS;
     case FUSE_CU_CAPABILITY_MINOR:
         *value = 0;

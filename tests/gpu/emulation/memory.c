@@ -1,5 +1,6 @@
 /* Device memory: each piece ends at a guard page, is full of NaN at first, and after its release is never reached
- * again. Host code cannot touch it: its pages are open only while the device works. */
+ * again. Host code cannot touch it: its pages are open only while the device works. Where the processor has protection
+ * keys that costs next to nothing; elsewhere the access to every page is changed. */
 #include "emulation.h"
 
 #include <stdio.h>
@@ -26,6 +27,7 @@ struct piece {
 static struct piece *pieces;
 static uint64_t piece_count, used_bytes;
 static int open_depth;
+static int key = -1; /* a protection key; below 0: there is none */
 
 struct pinned {
     struct pinned *next;
@@ -44,38 +46,68 @@ static uint64_t slack_of(const struct piece *piece)
     return (uint64_t)(piece->map + piece->map_bytes - piece->data) - piece->bytes;
 }
 
-static void set_access(const struct piece *piece, bool is_open)
+static void set_all(bool is_open)
 {
-    if (mprotect(piece->map, piece->map_bytes, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
-        emu_give_up("the system refuses to change the access to memory");
+    if (key >= 0) {
+        pkey_set(key, is_open ? 0 : PKEY_DISABLE_ACCESS);
+        return;
+    }
+    for (const struct piece *piece = pieces; piece != NULL; piece = piece->next)
+        if (!piece->is_freed &&
+            mprotect(piece->map, piece->map_bytes, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+            emu_give_up("the system refuses to change the access to memory");
+}
+
+void emu_memory_open(void)
+{
+    if (open_depth++ == 0)
+        set_all(true);
+}
+
+void emu_memory_close(void)
+{
+    if (--open_depth == 0)
+        set_all(false);
+}
+
+/* Pages between two guards, out of reach; NULL: there are none. */
+static char *new_pages(uint64_t bytes)
+{
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *const all = mmap(NULL, bytes + 2 * PAGE_BYTES, PROT_NONE, flags, -1, 0);
+    if (all == MAP_FAILED)
+        return NULL;
+    if (pieces == NULL)
+        key = pkey_alloc(0, 0);
+    if (key >= 0 && pkey_mprotect(all + PAGE_BYTES, bytes, PROT_READ | PROT_WRITE, key) != 0)
+        emu_give_up("the system refuses memory with a protection key");
+    return all + PAGE_BYTES;
 }
 
 void *emu_memory_new(uint64_t bytes)
 {
     if (bytes == 0 || bytes > emu_settings()->memory_bytes || used_bytes + bytes > emu_settings()->memory_bytes)
         return NULL;
+    const uint64_t map_bytes = round_up(round_up(bytes, ALIGNMENT), PAGE_BYTES);
     struct piece *const piece = calloc(1, sizeof *piece);
-    if (piece == NULL)
-        return NULL;
-    piece->map_bytes = round_up(round_up(bytes, ALIGNMENT), PAGE_BYTES);
-    char *const all =
-        mmap(NULL, piece->map_bytes + 2 * PAGE_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED) {
+    char *const map = piece != NULL ? new_pages(map_bytes) : NULL;
+    if (map == NULL) {
         free(piece);
         return NULL;
     }
-    piece->map = all + PAGE_BYTES;
-    piece->data = piece->map + piece->map_bytes - round_up(bytes, ALIGNMENT);
-    piece->bytes = bytes;
-    piece->number = ++piece_count;
-    piece->next = pieces;
+    *piece = (struct piece){.next = pieces,
+                            .map = map,
+                            .map_bytes = map_bytes,
+                            .data = map + map_bytes - round_up(bytes, ALIGNMENT),
+                            .bytes = bytes,
+                            .number = ++piece_count};
     pieces = piece;
     used_bytes += bytes;
-    set_access(piece, true);
+    emu_memory_open();
     memset(piece->map, CANARY, (size_t)(piece->data - piece->map));
     memset(piece->data, POISON, bytes);
     memset(piece->data + bytes, CANARY, slack_of(piece));
-    set_access(piece, open_depth > 0);
+    emu_memory_close();
     emu_count_made(EMU_MEMORY);
     return piece->data;
 }
@@ -108,10 +140,12 @@ int emu_memory_free(void *memory)
                          (unsigned long long)piece->bytes);
             return -1;
         }
-        set_access(piece, true);
+        emu_memory_open();
         check_edges(piece);
-        madvise(piece->map, piece->map_bytes, MADV_DONTNEED);
-        set_access(piece, false);
+        emu_memory_close();
+        if (mmap(piece->map, piece->map_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                 0) == MAP_FAILED)
+            emu_give_up("the system refuses to take memory back");
         piece->is_freed = true;
         used_bytes -= piece->bytes;
         emu_count_gone(EMU_MEMORY);
@@ -134,25 +168,6 @@ bool emu_memory_holds(const void *memory, uint64_t bytes)
 uint64_t emu_memory_used(void)
 {
     return used_bytes;
-}
-
-static void set_all(bool is_open)
-{
-    for (const struct piece *piece = pieces; piece != NULL; piece = piece->next)
-        if (!piece->is_freed)
-            set_access(piece, is_open);
-}
-
-void emu_memory_open(void)
-{
-    if (open_depth++ == 0)
-        set_all(true);
-}
-
-void emu_memory_close(void)
-{
-    if (--open_depth == 0)
-        set_all(false);
 }
 
 void emu_memory_name(const void *address, char *text, size_t size)

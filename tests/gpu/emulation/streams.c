@@ -78,11 +78,8 @@ static void run_first(struct emu_stream *stream)
     struct emu_work *const work = stream->first;
     if (work->awaited != NULL)
         run_until(work->awaited, work->awaited_until);
-    if (work->run != NULL && emu_lost_code() == 0) {
-        emu_memory_open();
+    if (work->run != NULL && emu_lost_code() == 0)
         work->run(work);
-        emu_memory_close();
-    }
     stream->first = work->next;
     if (stream->first == NULL)
         stream->last = NULL;
@@ -93,8 +90,12 @@ static void run_first(struct emu_stream *stream)
 /* What a piece of work awaits was pushed before it, so this comes to an end. */
 static void run_until(struct emu_stream *stream, uint64_t until)
 {
+    if (stream->done >= until)
+        return;
+    emu_memory_open();
     while (stream->done < until)
         run_first(stream);
+    emu_memory_close();
 }
 
 /* Some of what may run now does, in some stream. */
