@@ -87,6 +87,34 @@ def safetensors_seeds():
     yield "metadata_twice", safetensors(b'{"__metadata__":{"a":"1","a":"2"}}')
 
 
+def checkpoint_seeds():
+    weight, state = tensor("F32", (2,), (0, 8)), tensor("F32", (2,), (8, 16))
+    tensors = {"layers.0.weight": weight, "optimizer/layers.0.weight/exp_avg": state,
+               "optimizer/layers.0.weight/step": tensor("I64", (), (16, 24)),
+               "scheduler/state": tensor("F64", (1,), (24, 32))}
+    good = {"format": "fuserun checkpoint 1", "fuserun": "0.1.0", "clock.step": "7", "data.epoch": "1",
+            "data.batches": "3", "data.drawn": "7", "data.batch_size": "2", "data.samples": "10", "random.seed": "0",
+            "run.skips": "0", "run.evaluation": "done", "scheduler": "scheduler loss", "plugins": "optimizer adam 1.0.0",
+            "optimizers": "adam layers.0.weight\nsgd layers.1.weight",
+            "config": "[run]\nsteps = 5\nseed = 1\n\n[optimizer]\nplugin = adam\nlr = 0.1\n\n[group x]\nmatch = *\n"}
+
+    def case(**changes):
+        metadata = {**good, **{key.replace("__", "."): value for key, value in changes.items()}}
+        return safetensors({"__metadata__": {k: v for k, v in metadata.items() if v is not None}, **tensors}, bytes(32))
+
+    yield "good", case()
+    yield "wrong_checksums", case(checksums="0" * 80)
+    yield "short_checksums", case(checksums="0")
+    yield "other_format", case(format="fuserun checkpoint 2")
+    yield "no_format", case(format=None)
+    yield "no_step", case(clock__step=None)
+    yield "negative", case(clock__step="-1")
+    yield "too_many", case(data__drawn="9223372036854775807")
+    yield "due", case(run__evaluation="due", config=None, optimizers=None)
+    yield "odd_config", case(config="\n\n = \n[\n[]\n[x] = y\nkey = \u0007\n" + "[a]\nb = c\n" * 60)
+    yield "odd_optimizers", case(optimizers="\n \nadam\n layers.0.weight\nadam layers.0.weight")
+
+
 # ---- pickle and .pth -----------------------------------------------------------------------------------------------
 
 def text(value):
@@ -472,7 +500,7 @@ def report_seeds():
 TARGETS = {
     "config": config_seeds, "options": options_seeds, "text": text_seeds, "formula": formula_seeds,
     "safetensors": safetensors_seeds, "pickle": pickles, "pth": pth_seeds, "idx": idx_seeds, "tensors": tensors_seeds,
-    "report": report_seeds,
+    "checkpoint": checkpoint_seeds, "report": report_seeds,
 }
 
 
