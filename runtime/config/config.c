@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAIN_RANK = 1 << 20, LONGEST_FILE_BYTES = 16 << 20, MOST_INCLUDES = 64 };
+enum { MAIN_RANK = 1 << 20, LONGEST_FILE_BYTES = 1 << 20, MOST_INCLUDES = 64 };
 
 /* ---- sections and entries -------------------------------------------------------------------------------------------
  */

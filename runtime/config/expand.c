@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 64 };
+enum { MAX_DEPTH = 64, MAX_EXPANDED_BYTES = 1 << 20 };
 
 struct expander {
     struct fuse_config *config;
@@ -127,6 +127,13 @@ static bool append_reference(const struct expander *self, const char *reference,
     if (has_control(value)) {
         fuse_entry_fail(self->config, self->diagnostics, self->section_name, self->entry,
                         "${%s}: the value holds a line break or another control character", reference);
+        return false;
+    }
+    /* References to references double at each step: what all of them make together is bounded. */
+    self->config->expanded_bytes += strlen(value);
+    if (self->config->expanded_bytes > MAX_EXPANDED_BYTES) {
+        fuse_entry_fail(self->config, self->diagnostics, self->section_name, self->entry,
+                        "${%s}: the config's references together make more than 1 MiB of text", reference);
         return false;
     }
     size_t count = 0;

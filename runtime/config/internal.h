@@ -170,6 +170,7 @@ struct fuse_config {
     bool has_lost_layer;           /* the same of a whole included file */
     bool is_out_of_memory;
     int expansion_depth;
+    size_t expanded_bytes; /* put in place of ${} so far */
     const char **plugin_path;
     size_t plugin_path_count;
     const struct fuse_resolver *resolver; /* during resolve */

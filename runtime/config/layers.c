@@ -15,6 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Keys are looked up along lists. A config that a person or a program wrote has some hundreds of lines. */
+enum { MOST_LINES = 20000 };
+
 /* What the line of that number holds. */
 struct line_words {
     struct fuse_section *section; /* of a header */
@@ -223,7 +226,12 @@ static char *read_line(char *buffer, int size, void *user)
     parser->at = end == NULL ? parser->end : end + 1;
     if (end == NULL)
         end = parser->end;
-    parser->line++;
+    if (parser->line++ == MOST_LINES) {
+        fail_line(parser, NULL, "a config has at most %d lines", MOST_LINES);
+        parser->config->has_lost_section = true;
+        parser->at = parser->end;
+        return NULL;
+    }
     if (end > line && end[-1] == '\r')
         end--;
     (void)snprintf(buffer, (size_t)size, ";\n"); /* what inih is to pass over */

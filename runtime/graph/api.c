@@ -207,8 +207,8 @@ static struct fuse_tensor *api_layer_norm(struct fuse_graph *graph, struct fuse_
         !is_usable(graph, bias, "layer_norm"))
         return NULL;
     const int64_t width = x->rank < 2 ? 0 : x->shape[x->rank - 1];
-    if (weight->role != FUSE_TENSOR_PARAMETER || bias->role != FUSE_TENSOR_PARAMETER || weight->rank != 1 ||
-        bias->rank != 1 || weight->shape[0] != width || bias->shape[0] != width)
+    if (width < 1 || weight->role != FUSE_TENSOR_PARAMETER || bias->role != FUSE_TENSOR_PARAMETER ||
+        weight->rank != 1 || bias->rank != 1 || weight->shape[0] != width || bias->shape[0] != width)
         return fuse_graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL,
                                "layer_norm: weight and bias must be parameters (%lld)", (long long)width);
     struct fuse_tensor *inputs[] = {x, weight, bias};

@@ -57,6 +57,8 @@ static int find_cut(FILE *stream, const struct fuse_checkpoint_record *resumed, 
             return 0;
         at += (off_t)length;
         is_start = length > 0 && line[length - 1] == '\n';
+        if (!is_start && length + 1 < LONGEST_BYTES)
+            return 0; /* no end, or a NUL in it, behind which `at` would not be the place */
         if (is_start)
             *cut = at;
     }

@@ -484,6 +484,29 @@ static void includes_are_bounded(void **state)
     end_outcome(&outcome);
 }
 
+/* A small file cannot make a large config, nor a large one take long. */
+static void growth_is_bounded(void **state)
+{
+    (void)state;
+    struct fuse_text text = {0};
+    fuse_text_add(&text, GOOD "[loss]\nkind = mse\n[group g0]\nmatch = aaaaaaaaaaaaaaaa\n");
+    for (int i = 1; i < 30; i++)
+        fuse_text_addf(&text, "[group g%d]\nmatch = ${group g%d.match}, ${group g%d.match}\n", i, i - 1, i - 1);
+    write_text("x.ini", text.data);
+    struct outcome outcome = read_config("x.ini", NULL);
+    assert_non_null(strstr(outcome.said, "match}: the config's references together make more than 1 MiB of text\n"));
+    end_outcome(&outcome);
+    fuse_text_clear(&text);
+    for (int i = 0; i < 20001; i++)
+        fuse_text_add(&text, "\n");
+    assert_said(text.data, NULL, "x.ini:20001: a config has at most 20000 lines\n");
+    fuse_text_clear(&text);
+    while (text.length < (1 << 20))
+        fuse_text_add(&text, ";0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\n");
+    assert_said(text.data, NULL, "x.ini: cannot be read: File too large\n");
+    fuse_text_free(&text);
+}
+
 /* Names and lines that inih alone would cut. */
 static void any_length(void **state)
 {
@@ -564,6 +587,7 @@ int main(void)
         cmocka_unit_test(layers),
         cmocka_unit_test(includes),
         cmocka_unit_test(includes_are_bounded),
+        cmocka_unit_test(growth_is_bounded),
         cmocka_unit_test(any_length),
         cmocka_unit_test(reports_point_at_lines),
     };
