@@ -52,6 +52,9 @@ clang-format|ci|clang-format|command -v clang-format
 clang's sanitizers|clang-asan|libclang-rt-dev|has_clang_asan
 clang's fuzzer|fuzz|libclang-rt-dev|has_clang_fuzzer
 valgrind|better-deep|valgrind|command -v valgrind
+clang-tidy|better-deep|clang-tidy|command -v clang-tidy
+cppcheck|better-deep|cppcheck|command -v cppcheck
+gcovr|better-deep|gcovr|command -v gcovr
 aarch64 compiler|better-deep|gcc-aarch64-linux-gnu|command -v aarch64-linux-gnu-gcc
 aarch64 headers|better-deep|libc6-dev-arm64-cross|test -e /usr/aarch64-linux-gnu/include/stdio.h
 TABLE
