@@ -84,7 +84,7 @@ static void add_to_hash(uint64_t *hash, const char *text)
     } while (*text++ != '\0');
 }
 
-static uint64_t hash_of(const char *text, const struct emu_text *headers, int header_count)
+uint64_t emu_compiler_version(void)
 {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);
     size_t bytes;
@@ -94,6 +94,12 @@ static uint64_t hash_of(const char *text, const struct emu_text *headers, int he
     free(device);
     for (size_t i = 0; i < ARGUMENT_COUNT; i++)
         add_to_hash(&hash, compiler_arguments[i]);
+    return hash;
+}
+
+static uint64_t hash_of(const char *text, const struct emu_text *headers, int header_count)
+{
+    uint64_t hash = emu_compiler_version();
     for (int i = 0; i < header_count; i++) {
         add_to_hash(&hash, headers[i].name);
         add_to_hash(&hash, headers[i].text);

@@ -157,6 +157,9 @@ struct emu_text {
 int emu_compile(const char *text, const struct emu_text *headers, int header_count, void **image, size_t *image_bytes,
                 char **log);
 
+/* Another number for another compiler or another device.h. */
+uint64_t emu_compiler_version(void);
+
 struct emu_module;
 
 /* A kernel of a loaded module: what cuModuleGetFunction gives out. */

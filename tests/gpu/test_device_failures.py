@@ -1,0 +1,137 @@
+"""Every call of the driver, of cuBLAS and of NVRTC fails once, memory ends at every allocation, kernels fail, the device is
+lost: one clear error each time, exit status 2 for what `check` finds and 1 later, what was written before stays, and
+nothing leaks."""
+import concurrent.futures
+import os
+import shutil
+import unittest
+
+from device_case import SMALL_VIT, DeviceCase, config_of
+
+OUT_OF_MEMORY, NO_DEVICE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 100, 700, 719
+WORKERS = 2
+
+
+class Failures(DeviceCase):
+    def setUp(self):
+        super().setUp()
+        self.config = self.net(rest="lr = 0.01", steps=2)
+
+    def check_failed(self, done, report, folder, at):
+        """One line, about the device, and no half of anything."""
+        lines = [line for line in done.stderr.splitlines() if ": warning: " not in line and not line.startswith("warning: ")]
+        self.assertIn(done.returncode, (1, 2), (at, done.stderr))
+        self.assertEqual(len(lines), 1, (at, done.stderr))
+        self.assertIsNotNone(report, at)
+        self.assertEqual(report["complaints"], 0, (at, done.stderr))
+        output = os.path.join(folder, "runs", "t")
+        self.assertFalse(os.path.exists(os.path.join(output, "model.safetensors")), at)
+        if done.returncode == 2:
+            self.assertFalse(os.path.exists(output), (at, done.stderr))
+        self.assertEqual([name for name in os.listdir(output) if ".tmp" in name] if os.path.isdir(output) else [], [], at)
+
+    def one(self, at, fail, may_survive=False, releases_all=True):
+        """One run that fails so, in a folder of its own."""
+        folder = self.path("case-%d" % at)
+        os.mkdir(folder)
+        shutil.copy(self.config, os.path.join(folder, "t.ini"))
+        done, report = self.run_on_device("t.ini", "run.device=cuda", folder=folder, fail=fail)
+        if not (may_survive and done.returncode == 0):
+            self.check_failed(done, report, folder, (fail, done.stderr))
+            if releases_all:
+                self.assertEqual(report["leaks"], {}, (fail, done.stderr))
+        shutil.rmtree(folder)
+        return done, report
+
+    def each(self, cases):
+        """cases: (fail, may_survive, releases_all), a few at a time."""
+        with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(lambda pair: self.one(pair[0], *pair[1]), enumerate(cases)))
+
+    def calls(self):
+        done, report = self.run_on_device("t.ini", "run.device=cuda")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return report
+
+    def test_every_call_fails_once(self):
+        entries = self.calls()["entries"]
+        cases = []
+        for entry, count in entries.items():
+            # What gives back cannot be made good: that it failed is told or not, but the rest is given back.
+            gives_back = any(word in entry for word in ("Free", "Destroy", "Release", "Unload"))
+            # Words for another error, and what only informs, may do without.
+            informs = entry in ("cuGetErrorName", "cuGetErrorString", "cuDeviceGetName", "cuDriverGetVersion",
+                                "cublasGetVersion_v2", "cuMemGetInfo_v2")
+            for n in sorted(set(list(range(1, min(count, 12) + 1)) + [count])):
+                cases.append(("%s:%d:999" % (entry, n), gives_back or informs, not gives_back))
+        results = self.each(cases)
+        self.assertGreater(sum(done.returncode != 0 for done, _ in results), 50)
+        for done, report in results:
+            self.assertEqual(report["injected"], 1)
+
+    def test_memory_ends_at_every_allocation(self):
+        count = self.calls()["entries"]["cuMemAlloc_v2"]
+        for done, _ in self.each([("cuMemAlloc_v2:%d:%d" % (n, OUT_OF_MEMORY), False, True) for n in range(1, count + 1)]):
+            self.assertIn("memory", done.stderr)
+
+    def test_a_small_device(self):
+        for size in (1, 1 << 16, 1 << 20):
+            done, report = self.run_on_device("t.ini", "run.device=cuda", memory=size)
+            if done.returncode != 0:
+                self.check_failed(done, report, self.folder, size)
+                self.assertIn("memory", done.stderr)
+                self.assertEqual(report["leaks"], {})
+            shutil.rmtree(self.path("runs"), ignore_errors=True)
+
+    def test_kernels_fail_and_the_device_is_lost(self):
+        report = self.calls()
+        launches = report["launches"] - sum(count for name, count in report["kernels"].items() if "Gemm" in name)
+        cases = [("launch:%d:%d" % (n, code), False, True) for code in (ILLEGAL_ADDRESS, LAUNCH_FAILED)
+                 for n in sorted({1, 2, launches // 3, launches // 2, launches - 1, launches})]
+        for done, _ in self.each(cases):
+            self.assertRegex(done.stderr, "CUDA_ERROR_(ILLEGAL_ADDRESS|LAUNCH_FAILED)")
+
+    def test_no_device(self):
+        for settings in ({"devices": 0}, {"fail": "cuInit:1:%d" % NO_DEVICE}):
+            for arguments in (["t.ini"], ["check", "t.ini"]):
+                done, _ = self.run_on_device(*arguments, "run.device=cuda", **settings)
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertRegex(done.stderr, r"^command line: run\.device: .+\n$")
+            done, report = self.run_on_device("t.ini", "run.device=auto", **settings)
+            self.assertEqual((done.returncode, report["launches"]), (0, 0), done.stderr)
+
+    def test_which_device(self):
+        done, report = self.run_on_device("t.ini", "run.device=cuda:1", devices=2)
+        self.assertEqual((done.returncode, report["leaks"]), (0, {}), done.stderr)
+        done, report = self.run_on_device("t.ini", "run.device=auto")
+        self.assertEqual((done.returncode, report["launches"] > 0), (0, True), done.stderr)
+        done, _ = self.run_on_device("t.ini", "run.device=cuda:1")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^command line: run\.device: .+\n$")
+
+    def test_what_was_written_before_stays(self):
+        self.cuda("t.ini")
+        before = {name: self.read(name) for name in self.left_behind()
+                  if name.startswith("runs") and os.path.isfile(self.path(name))}
+        for fail in ("cuInit:1:999", "cuMemAlloc_v2:1:2", "cuModuleLoadData:1:200"):
+            done, _ = self.run_on_device("t.ini", "run.device=cuda", fail=fail)
+            if done.returncode == 2:
+                for name, content in before.items():
+                    self.assertEqual(self.read(name), content, (fail, name))
+
+    def test_a_vit_too(self):
+        config = config_of("vit_l16_fused_recompute.ini")
+        overrides = ["run.output=runs/t", "run.overwrite=yes", "run.device=cuda", *SMALL_VIT]
+        done, report = self.run_on_device(config, *overrides)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        calls = report["calls"]
+        shutil.rmtree(self.path("runs"))
+        for n in range(1, calls, calls // 10):
+            done, report = self.run_on_device(config, *overrides, fail="*:%d:999" % n)
+            if done.returncode != 0:
+                self.check_failed(done, report, self.folder, n)
+            shutil.rmtree(self.path("runs"), ignore_errors=True)
+
+
+if __name__ == "__main__":
+    unittest.main()
