@@ -4,13 +4,16 @@
     python3 tools/make_golden_vit.py BUILD_FOLDER        (needs torch 2.13, torchvision 0.28 and safetensors; the test
                                                           needs none of them)
 
-Two sorts of cases:
+Three sorts of cases:
  - small ones, whole: NAME.ini; NAME.init.safetensors, the weights it starts from; NAME.data.safetensors, the images and
    labels; NAME.expected.safetensors, the weights at the end, the loss of every update ("loss") and the gradient of every
    parameter in the first one ("gradient.PARAMETER").
  - seeded ones, too large to keep: NAME.ini, NAME.seeded.txt, from which the build's tests/golden/seeded_weights makes
    weights and images, the same here and in the test; NAME.expected.json, what is left of the results: for each
    parameter the sum, the sum of absolute values and three elements of the first gradient and of the weights at the end.
+ - accumulated ones, seeded likewise, which take several micro-batches into an update and clip every one of them;
+   NAME.expected.safetensors: the weights at the end, the loss ("loss") and the norm before clipping ("grad_norm") of
+   every update.
 """
 import json
 import math
@@ -85,6 +88,18 @@ SEEDED = {
 }
 
 
+FOUR_LAYERS = {"image_size": 8, "patch_size": 8, "num_layers": 4, "num_heads": 4, "hidden_dim": 32, "mlp_dim": 64,
+               "num_classes": 10}
+ACCUMULATED = {
+    name: {"model": FOUR_LAYERS, "samples": 80, "batch_size": 1, "accumulate": 4, "steps": 20, "clip_grad_norm": 0.5,
+           "optimizer": optimizer}
+    for name, optimizer in {
+        "accumulated_sgd": {"plugin": "sgd", "lr": 0.05, "momentum": 0.9},
+        "accumulated_adamw": {"plugin": "adamw", "lr": 0.001, "weight_decay": 0.05},
+    }.items()
+}
+
+
 def build(case):
     options = dict(case["model"])
     if options.pop("preset", None) is not None:
@@ -113,7 +128,8 @@ def write_config(name, case, suffix):
         },
         "loss": {"kind": case.get("loss", "cross_entropy")}
         | ({"label_smoothing": case["label_smoothing"]} if "label_smoothing" in case else {}),
-        "optimizer": case["optimizer"],
+        "optimizer": case["optimizer"]
+        | {key: case[key] for key in ("accumulate", "clip_grad_norm") if key in case},
     }
     write_sections(FOLDER / f"{name}.ini", "tools/make_golden_vit.py", sections)
 
@@ -170,8 +186,8 @@ def summary(tensor):
     }
 
 
-def make_seeded(name, case, seed, program):
-    model = build(case)
+def make_seeded_inputs(name, case, seed, program, model):
+    """NAME.seeded.txt; the model with its weights, and the data."""
     side = case["model"].get("image_size", 224)
     lines = [f"seed {seed}", f"file {name}.seeded.safetensors"]
     for parameter_name, parameter in model.named_parameters():
@@ -186,6 +202,12 @@ def make_seeded(name, case, seed, program):
         model.load_state_dict(load_file(f"{folder}/{name}.seeded.safetensors"))
         data = load_file(f"{folder}/{name}.data.safetensors")
     write_config(name, case, "seeded")
+    return data
+
+
+def make_seeded(name, case, seed, program):
+    model = build(case)
+    data = make_seeded_inputs(name, case, seed, program, model)
     losses, gradients, weights = train(case, model, data["x"], data["y"])
     lines = [f'{{"loss": {json.dumps(losses)}']
     for kind, tensors in (("gradient", gradients), ("weights", weights)):
@@ -195,6 +217,31 @@ def make_seeded(name, case, seed, program):
     print(f"{name}: {len(losses)} updates, loss {losses[0]:.6f} to {losses[-1]:.6f}")
 
 
+def make_accumulated(name, case, seed, program):
+    model = build(case)
+    data = make_seeded_inputs(name, case, seed, program, model)
+    optimizer, _ = make_optimizer(case, dict(model.named_parameters()))
+    feed = batches(case, case["samples"])
+    losses, norms = [], []
+    for _ in range(case["steps"]):
+        optimizer.zero_grad()
+        micro_losses = []
+        for _ in range(case["accumulate"]):
+            batch = next(feed)
+            loss = torch.nn.functional.cross_entropy(model(data["x"][batch]), data["y"][batch])
+            (loss / case["accumulate"]).backward()
+            micro_losses.append(loss.item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), case["clip_grad_norm"]).item())
+        optimizer.step()
+        losses.append(sum(micro_losses) / case["accumulate"])
+    assert min(norms) > case["clip_grad_norm"]  # it bites every time
+    weights = {key: value.detach().clone() for key, value in model.named_parameters()}
+    save(FOLDER / f"{name}.expected.safetensors",
+         weights | {"loss": torch.tensor(losses, dtype=torch.float64), "grad_norm": torch.tensor(norms)})
+    print(f"{name}: {len(losses)} updates, loss {losses[0]:.6f} to {losses[-1]:.6f}, "
+          f"norm {min(norms):.3g} to {max(norms):.3g}")
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
@@ -202,8 +249,11 @@ def main():
     torch.set_num_threads(2)
     for seed, (name, case) in enumerate(WHOLE.items()):
         make_whole(name, case, seed)
+    program = pathlib.Path(sys.argv[1]).resolve() / "tests" / "golden" / "seeded_weights"
     for seed, (name, case) in enumerate(SEEDED.items()):
-        make_seeded(name, case, seed, pathlib.Path(sys.argv[1]).resolve() / "tests" / "golden" / "seeded_weights")
+        make_seeded(name, case, seed, program)
+    for name, case in ACCUMULATED.items():
+        make_accumulated(name, case, len(SEEDED), program)
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ accumulate = {accumulate}
 """)
 
     def test_an_update_never_spans_two_epochs(self):
-        """Eleven samples by 2 and 2: micro-batches of 2 2 | 2 2 | 2 1, then again; the loss tells each update's w and x."""
+        """Eleven samples by 2 and 2: micro-batches of 2 2 | 2 2 | 2 1, then again; the loss tells an update's w and x."""
         samples = [2.0 ** i for i in range(11)]
         sums = [sum(samples[:4]), sum(samples[4:8]), sum(samples[8:])] * 2
         losses = [-sum(sums[:k]) * sums[k] for k in range(6)]
@@ -146,11 +146,12 @@ accumulate = {accumulate}
             self.assertEqual([line["loss"] for line in self.updates()], [0, -sum(samples) ** 2])
 
     def test_row_11_schedules_and_epochs_count_updates(self):
-        """19 samples by 2 in updates of 4: ceil(ceil(19 / 2) / 4) = 3 an epoch; a warm-up of 2 peaks at update 3, after 2
-        completed ones, and a cosine without t_max is 6 long for 2 epochs."""
+        """19 samples by 2 in updates of 4: ceil(ceil(19 / 2) / 4) = 3 an epoch; a warm-up of 2 peaks after 2 updates, and a
+        cosine without t_max is 6 long for 2 epochs."""
         samples = [1.0] * 19
         for mode in MODES:
-            self.linear(samples, "epochs = 2", mode, 2, 4, "[scheduler]\nplugin = linear\nstart_factor = 0.5\ntotal_iters = 2")
+            self.linear(samples, "epochs = 2", mode, 2, 4,
+                        "[scheduler]\nplugin = linear\nstart_factor = 0.5\ntotal_iters = 2")
             self.assertIn("updates     6, 3 an epoch, of 4 micro-batches, an epoch's last of 2",
                           self.fuserun("check", "t.ini").stdout)
             self.fuserun("t.ini")
@@ -162,7 +163,8 @@ accumulate = {accumulate}
             rows = self.fuserun("schedule", "t.ini", "--csv").stdout.splitlines()
             self.assertEqual(len(rows), 7)
             # epochs as the schedule's unit, and as the evaluation's
-            self.linear(samples, "epochs = 2", mode, 2, 4, "[scheduler]\nplugin = step\nstep_size = 1\nunit = epoch\n[eval]")
+            self.linear(samples, "epochs = 2", mode, 2, 4,
+                        "[scheduler]\nplugin = step\nstep_size = 1\nunit = epoch\n[eval]")
             self.fuserun("t.ini")
             self.assertEqual([line["lr"]["default"] for line in self.updates()], [1, 1, 1, 0.1, 0.1, 0.1])
             self.assertEqual([line["step"] for line in self.evaluations()], [3, 6])
@@ -181,8 +183,8 @@ accumulate = {accumulate}
                               self.fuserun("t.ini", status=1).stderr)
 
     def test_the_planner_keeps_what_is_smaller_and_says_so(self):
-        """Of 300 x 300 and four micro-batches of 2, X and dY are 14 KB, the gradient is 360 KB; in a small net they are the
-        larger."""
+        """Of 300 x 300 and four micro-batches of 2, X and dY are 14 KB, the gradient is 360 KB; in a small net they are
+        the larger."""
         self.make_classes(count=26)
         wide = ["model.sizes=12, 300, 300, 4"]
         for clipping in ("", "clip_grad_norm = 0.05"):
@@ -200,7 +202,8 @@ accumulate = {accumulate}
 
     def test_the_logged_norm_is_that_of_the_sum(self):
         for mode in MODES:
-            for options in ([], ["optimizer.clip_grad_norm=1"], ["optimizer.clip_grad_norm=1", "optimizer.clip_algorithm=two_pass"]):
+            for options in ([], ["optimizer.clip_grad_norm=1"],
+                            ["optimizer.clip_grad_norm=1", "optimizer.clip_algorithm=two_pass"]):
                 self.linear([1.0, -2.0, 4.0, 8.0], "steps = 1", mode, 1, 4)
                 self.fuserun("t.ini", "optimizer.log_grad_norm=yes", *options)
                 self.assertEqual([line["grad_norm"] for line in self.updates()], [11.0])

@@ -1,5 +1,6 @@
 """Vision transformers against torchvision's (tools/make_golden_vit.py): small ones whole, large ones by what is left of
-them. In the three modes, and with the blocks' values made again.
+them, and ones that take several clipped micro-batches into an update. In the three modes, and with the blocks' values
+made again.
 
 Tolerances: losses within 1e-5 relative; each gradient within 2e-4 and weights within 1e-3 of the tensor's largest
 element. The gradient of an attention key's bias is zero but for rounding, which Adam turns into steps of lr: that third
@@ -13,7 +14,7 @@ import struct
 import subprocess
 import unittest
 
-from golden import SOURCE, GoldenCase, read_safetensors
+from golden import MODES, SOURCE, GoldenCase, read_safetensors
 
 VITS = SOURCE / "tests" / "golden" / "vits"
 SEEDED_WEIGHTS = pathlib.Path(os.environ["FUSERUN_BUILD"]) / "tests" / "golden" / "seeded_weights"
@@ -89,6 +90,40 @@ class WholeVits(GoldenCase):
 
     def test_vit_sgd_representation(self):
         self.check_vit("sgd_representation")
+
+
+class AccumulatedVits(GoldenCase):
+    """Four layers, 20 updates of 4 micro-batches, a norm that is clipped in each: the optimizer in backward against
+    PyTorch's after it."""
+
+    def check_accumulated(self, name, tolerance):
+        expected = read_safetensors(VITS / f"{name}.expected.safetensors")
+        losses, norms = expected.pop("loss"), expected.pop("grad_norm")
+        subprocess.run([SEEDED_WEIGHTS, VITS / f"{name}.seeded.txt", self.folder], check=True)
+        config = pathlib.Path(shutil.copy(VITS / f"{name}.ini", self.folder))
+        all_gradients = 4 * sum(map(len, expected.values()))
+        for mode in MODES:
+            for overrides in ([], ["memory.recompute=blocks"], ["optimizer.clip_algorithm=two_pass"]):
+                run = self.run_config(config, mode, f"optimizer.mode={mode}", "run.overwrite=yes", *overrides)
+                updates = self.assert_losses(run, losses)
+                for line, norm in zip(updates, norms):
+                    self.assertLessEqual(abs(line["grad_norm"] - norm), 1e-4 * norm, f"{name}: step {line['step']}")
+                for parameter, values in read_safetensors(run / "model.safetensors").items():
+                    self.assert_near(without_key(parameter, values), without_key(parameter, expected[parameter]),
+                                     tolerance, f"{name}, {mode}: {parameter}")
+                timeline = json.loads((run / "memory.json").read_text())["timeline"]
+                gradient = timeline["categories"].index("gradient")
+                most = max(max(item["bytes"][gradient]) for item in timeline["passes"] if item["purpose"] == "training")
+                if mode == "fused":
+                    self.assertLess(most, all_gradients / 3, f"{name}: a full set of gradients")
+                else:
+                    self.assertEqual(most, all_gradients)
+
+    def test_sgd(self):
+        self.check_accumulated("accumulated_sgd", 1e-5)
+
+    def test_adamw(self):
+        self.check_accumulated("accumulated_adamw", 1e-3)
 
 
 class SeededVits(GoldenCase):

@@ -107,6 +107,7 @@ struct weight_gradient {
     int64_t n, k;
     int64_t panel_rows, panel_count;
     bool is_dy_bfloat16, is_x_bfloat16;
+    int worker_count;
     bool is_scratch;       /* output 0 is one panel a worker */
     uint64_t panel_floats; /* from one worker's scratch to the next */
     uint64_t workspace_bytes;
@@ -183,10 +184,10 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
                          .status = FUSERUN_OK};
     const struct panels *const context = &run;
     if (self->shares_x) {
-        run.shared_x = (float *)(void *)(run.workspace + (uint64_t)cpu->thread_count * self->workspace_bytes);
+        run.shared_x = (float *)(void *)(run.workspace + (uint64_t)self->worker_count * self->workspace_bytes);
         fuse_tiles_share_b(&self->shared, cpu->thread_count, run.x.at, run.shared_x);
     }
-    fuse_threads_tasks(cpu->thread_count, self->panel_count, form_panel, &context);
+    fuse_threads_tasks(self->worker_count, self->panel_count, form_panel, &context);
     return run.status;
 }
 
@@ -268,6 +269,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     self->panel_count = panel_count;
     self->is_dy_bfloat16 = fuse_operand_is_bfloat16(dy);
     self->is_x_bfloat16 = fuse_operand_is_bfloat16(x);
+    self->worker_count = fuse_threads_workers(cpu->thread_count, panel_count);
     self->is_scratch = is_scratch;
     self->panel_floats = panel_floats;
     if (is_sum) {
@@ -281,10 +283,11 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
         .a_column = n,
         .b_row = k,
         .b_column = 1,
-        .worker_count = panel_count > 1 ? cpu->thread_count : 1,
+        .worker_count = self->worker_count,
         .is_bfloat16 = cpu->is_bfloat16,
         .a_is_bfloat16 = fuse_operand_is_bfloat16(dy),
         .b_is_bfloat16 = fuse_operand_is_bfloat16(x),
+        .worker_count = self->worker_count,
     };
     int status = is_sum ? create_products(cpu, self, &shape, PRODUCT_EARLIEST, error) : FUSERUN_OK;
     shape.accumulate = is_sum || (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
@@ -302,7 +305,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     }
     info->panel_count = (uint32_t)panel_count;
     info->panel_rows = panel_rows;
-    info->workspace_bytes = self->workspace_bytes * (uint64_t)cpu->thread_count;
+    info->workspace_bytes = self->workspace_bytes * (uint64_t)self->worker_count;
     if (self->shares_x)
         info->workspace_bytes += fuse_tiles_shared_bytes(&self->shared);
     *kernel = &self->kernel;

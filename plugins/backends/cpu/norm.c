@@ -19,6 +19,7 @@ struct norm {
     struct fuse_kernel kernel;
     fuse_task_body *body;
     int64_t task_count;
+    int worker_count;
     int64_t count;       /* SUM_SQUARES: elements */
     int64_t batch, n, k; /* LINEAR_DW_NORM */
     bool is_dy_bfloat16, is_x_bfloat16;
@@ -165,7 +166,7 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
                       .error = error,
                       .status = FUSERUN_OK};
     struct run *const context = &run;
-    fuse_threads_tasks(self->task_count > 1 ? cpu->thread_count : 1, self->task_count, self->body, &context);
+    fuse_threads_tasks(self->worker_count, self->task_count, self->body, &context);
     double sum = 0.0;
     for (int64_t i = 0; i < self->task_count && run.status == FUSERUN_OK; i++)
         sum += run.partials[i];
@@ -197,6 +198,7 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
     self->body = panel_squares;
     self->task_rows = fuse_panel_rows(self->n, self->k);
     self->task_count = (self->n + self->task_rows - 1) / self->task_rows;
+    self->worker_count = fuse_threads_workers(cpu->thread_count, self->task_count);
     struct fuse_product_shape shape = {.m = self->task_rows,
                                        .n = self->k,
                                        .k = self->batch,
@@ -204,7 +206,7 @@ static int add_panels(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                        .a_column = self->n,
                                        .b_row = self->k,
                                        .b_column = 1,
-                                       .worker_count = self->task_count > 1 ? cpu->thread_count : 1,
+                                       .worker_count = self->worker_count,
                                        .is_bfloat16 = cpu->is_bfloat16,
                                        .a_is_bfloat16 = self->is_dy_bfloat16,
                                        .b_is_bfloat16 = self->is_x_bfloat16};
@@ -227,6 +229,9 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
     self->task_rows = rows < BLOCK_ROWS ? rows : BLOCK_ROWS;
     self->earlier_blocks = (self->earlier + self->task_rows - 1) / self->task_rows;
     self->task_count = self->earlier_blocks + (self->batch + self->task_rows - 1) / self->task_rows;
+    /* two small blocks are not worth a second worker's memory */
+    self->worker_count =
+        self->earlier + self->batch <= BLOCK_ROWS ? 1 : fuse_threads_workers(cpu->thread_count, self->task_count);
     const size_t most = 4 * (size_t)self->task_count;
     self->products = calloc(most, sizeof(self->products[0]));
     if (self->products == NULL)
@@ -247,7 +252,7 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
                                                      .a_column = 1,
                                                      .b_row = 1,
                                                      .b_column = width,
-                                                     .worker_count = self->task_count > 1 ? cpu->thread_count : 1,
+                                                     .worker_count = self->worker_count,
                                                      .is_bfloat16 = cpu->is_bfloat16,
                                                      .a_is_bfloat16 = is_bfloat16,
                                                      .b_is_bfloat16 = is_bfloat16};
@@ -288,13 +293,16 @@ int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fus
         self->body = chunk_squares;
         self->count = fuse_operand_count(&op->inputs[0]);
         self->task_count = (self->count + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
+        self->worker_count = fuse_threads_workers(cpu->thread_count, self->task_count);
     }
     if (status != FUSERUN_OK) {
         destroy_norm(&self->kernel);
         return status;
     }
     self->partial_bytes = fuse_round_up((uint64_t)self->task_count * sizeof(double), 64);
-    info->workspace_bytes = self->partial_bytes + (is_product ? (uint64_t)cpu->thread_count * self->worker_bytes : 0);
+    info->workspace_bytes = self->partial_bytes;
+    if (is_product)
+        info->workspace_bytes += (uint64_t)self->worker_count * self->worker_bytes;
     *kernel = &self->kernel;
     return FUSERUN_OK;
 }

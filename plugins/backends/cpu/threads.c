@@ -48,6 +48,11 @@ void fuse_threads_split(int thread_count, int64_t count, int64_t align, int64_t 
 #endif
 }
 
+int fuse_threads_workers(int thread_count, int64_t task_count)
+{
+    return task_count < thread_count ? (int)task_count : thread_count;
+}
+
 void fuse_threads_tasks(int thread_count, int64_t task_count, fuse_task_body *body, const void *context)
 {
     if (thread_count <= 1 || task_count <= 1) {
@@ -56,8 +61,7 @@ void fuse_threads_tasks(int thread_count, int64_t task_count, fuse_task_body *bo
         return;
     }
 #ifdef _OPENMP
-    const int worker_count = task_count < thread_count ? (int)task_count : thread_count;
-#pragma omp parallel for num_threads(worker_count) schedule(dynamic, 1)
+#pragma omp parallel for num_threads(fuse_threads_workers(thread_count, task_count)) schedule(dynamic, 1)
     for (int64_t task = 0; task < task_count; task++)
         body(context, task, omp_get_thread_num());
 #endif

@@ -16,9 +16,9 @@ typedef void fuse_range_body(const void *context, int64_t begin, int64_t end);
 void fuse_threads_split(int thread_count, int64_t count, int64_t align, int64_t serial_count, fuse_range_body *body,
                         const void *context);
 
-/* body(context, task, worker) for each task, on as many threads, in any order; worker is below
- * both counts. */
+/* body(context, task, worker) for each task, on as many threads, in any order; worker is below fuse_threads_workers. */
 typedef void fuse_task_body(const void *context, int64_t task, int worker);
+int fuse_threads_workers(int thread_count, int64_t task_count);
 void fuse_threads_tasks(int thread_count, int64_t task_count, fuse_task_body *body, const void *context);
 
 /* How many threads a library's own parallel regions get from here on, on this thread; returns what it was. */
