@@ -207,7 +207,7 @@ static int compile(void *instance, const struct fuse_op *op, struct fuse_kernel 
     info->panel_count = 0;
     info->panel_rows = 0;
     info->workspace_bytes = 0;
-    FUSE_TRY(fuse_op_check(cpu, op, error));
+    FUSE_TRY(fuse_op_check_cpu(cpu, op, error));
     return compilers[op->kind](cpu, op, kernel, info, error);
 }
 

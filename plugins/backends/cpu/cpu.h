@@ -9,9 +9,7 @@
 #ifndef FUSE_CPU_H
 #define FUSE_CPU_H
 
-#include <fuserun/backend.h>
-
-#include <stdbool.h>
+#include "../op_check.h"
 
 struct fuse_products; /* product.h */
 
@@ -53,20 +51,31 @@ fuse_compiler fuse_compile_tokens;
 fuse_compiler fuse_compile_dropout;
 fuse_compiler fuse_compile_norm;
 
-/* ---- checks that compilers share (op.c) ---------------------------------------------------------------------- */
+/* ---- checks that compilers share (../op_check.h) --------------------------------------------------------------- */
 
-const char *fuse_op_name(uint32_t kind);
-int64_t fuse_operand_rows(const struct fuse_operand *operand);    /* product of all dimensions but the last */
-int64_t fuse_operand_columns(const struct fuse_operand *operand); /* the last dimension; 1 for a scalar */
-int64_t fuse_operand_count(const struct fuse_operand *operand);
-bool fuse_operand_is_bfloat16(const struct fuse_operand *operand);
+static inline struct fuse_op_checker fuse_cpu_checker(const struct fuse_cpu *cpu)
+{
+    return (struct fuse_op_checker){cpu->host, "cpu", cpu->is_bfloat16};
+}
 
-/* Counts, dtypes (float32 but for those the op has otherwise, and for activations, which may be bfloat16 one by one),
- * dimensions of at least 1, no overflow. An input or output past the smallest count may be left out by its dtype 0. */
-int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error);
-int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error);
-int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error);
-bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand *b);
+static inline int fuse_op_check_cpu(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error)
+{
+    const struct fuse_op_checker checker = fuse_cpu_checker(cpu);
+    return fuse_op_check(&checker, op, error);
+}
+
+static inline int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error)
+{
+    const struct fuse_op_checker checker = fuse_cpu_checker(cpu);
+    return fuse_op_fail_memory(&checker, bytes, error);
+}
+
+static inline int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule,
+                                   struct fuse_error *error)
+{
+    const struct fuse_op_checker checker = fuse_cpu_checker(cpu);
+    return fuse_op_fail_shapes(&checker, op, rule, error);
+}
 
 static inline uint64_t fuse_round_up(uint64_t bytes, uint64_t multiple)
 {
@@ -80,7 +89,7 @@ bool fuse_do_earlier_fit(const struct fuse_op *op);
 
 /* ---- what several ops do ------------------------------------------------------------------------------------- */
 
-/* For tasks on several threads: *status and *error become those of the first one to fail. (op.c) */
+/* For tasks on several threads: *status and *error become those of the first one to fail. (threads.c) */
 void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure);
 
 /* In double, on the calling thread. (norm.c) */
@@ -89,14 +98,6 @@ double fuse_sum_squares(const float *values, int64_t count);
 /* sums (columns) = the sum over rows (row_count, columns), which begin row_stride apart [+ sums]. (sums.c) */
 void fuse_sum_columns(const struct fuse_cpu *cpu, struct fuse_values rows, int64_t row_count, int64_t row_stride,
                       int64_t columns, bool accumulate, float *sums);
-
-/* Passes a failure on. */
-#define FUSE_TRY(expression)                                                                                           \
-    do {                                                                                                               \
-        const int fuse_status_ = (expression);                                                                         \
-        if (fuse_status_ != FUSERUN_OK)                                                                                \
-            return fuse_status_;                                                                                       \
-    } while (0)
 
 /* Loops are compiled for several instruction sets and chosen when the plugin is loaded. clang 14 makes what chooses
  * between them a global symbol though the function is static: such functions need names of their own in the whole

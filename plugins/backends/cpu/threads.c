@@ -1,4 +1,5 @@
 #include "threads.h"
+#include "cpu.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -78,4 +79,12 @@ int fuse_threads_set_inner(int thread_count)
     (void)thread_count;
     return 1;
 #endif
+}
+
+void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure)
+{
+    int none = FUSERUN_OK;
+    if (__atomic_compare_exchange_n(status, &none, new_status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
+        error != NULL)
+        *error = *failure;
 }

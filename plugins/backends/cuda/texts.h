@@ -2,9 +2,13 @@
 #ifndef FUSE_CUDA_TEXTS_H
 #define FUSE_CUDA_TEXTS_H
 
-/* What every program begins with: kernel.h, cpu/float_math.h and arguments.h. */
-extern const char fuse_text_kernel[], fuse_text_float_math[], fuse_text_arguments[];
+/* What every program begins with: arguments.h, kernel.h and cpu/float_math.h, in this order. */
+extern const char fuse_text_arguments[], fuse_text_kernel[], fuse_text_float_math[];
 
-extern const char fuse_text_elementwise[];
+extern const char fuse_text_elementwise[], fuse_text_sums[], fuse_text_loss[], fuse_text_layer_norm[],
+    fuse_text_tokens[], fuse_text_attention[];
+
+/* What stands before and behind an optimizer's rule (update.c). */
+extern const char fuse_text_update[];
 
 #endif

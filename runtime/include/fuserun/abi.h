@@ -61,7 +61,8 @@ enum fuse_status {
     FUSERUN_ERROR_NUMERIC = -7,     /* a value became infinite or not a number */
     FUSERUN_ERROR_DATA = -8,        /* a sample is wrong (a label out of range, say) */
     FUSERUN_ERROR_INTERNAL = -9,    /* a bug in fuserun */
-    FUSERUN_ERROR_INTERRUPTED = -10 /* stopped by a signal */
+    FUSERUN_ERROR_INTERRUPTED = -10, /* stopped by a signal */
+    FUSERUN_ERROR_DEVICE = -11       /* a device or its driver failed */
 };
 
 /* One error. Whoever notices it writes the message, in full, through fuse_host.fail; whoever passes it on leaves it. */

@@ -8,7 +8,7 @@
  *     of mathematical functions sqrtf, fabsf, fabs, sqrt and log, the rest from cpu/float_math.h; no warp intrinsics,
  * no atomics, no dynamic shared memory;
  *   - no templates, classes, references or overloads; bfloat16 is its 16 bits in an unsigned short.
- * A program for NVRTC is kernel.h, cpu/float_math.h (less its #include lines), arguments.h and kernels, one text behind
+ * A program for NVRTC is arguments.h, kernel.h, cpu/float_math.h (less its #include lines) and kernels, one text behind
  * the other, without headers; whoever defines FUSE_KERNEL before defines all that stands between #ifndef and #endif.
  * All is compiled without contraction into fused multiply-adds (--fmad=false). The order of a sum depends on sizes
  * alone, so the same input gives the same bits every time. */
@@ -32,8 +32,6 @@ typedef unsigned long long uint64_t;
 
 #endif
 
-#define FUSE_BLOCK 256 /* threads */
-
 /* For loops over elements that are spread over the whole grid. */
 #define FUSE_FIRST (FUSE_BLOCK_INDEX * FUSE_BLOCK + FUSE_THREAD)
 #define FUSE_STRIDE (FUSE_BLOCK_COUNT * FUSE_BLOCK)
@@ -53,7 +51,7 @@ FUSE_DEVICE double fuse_block_sum(double value, double *cells)
 }
 
 /* The same for the largest; where one is NaN, any. */
-FUSE_DEVICE float fuse_block_largest(float value, float *cells)
+FUSE_DEVICE double fuse_block_largest(double value, double *cells)
 {
     FUSE_SYNC();
     cells[FUSE_THREAD] = value;
@@ -64,6 +62,46 @@ FUSE_DEVICE float fuse_block_largest(float value, float *cells)
     }
     FUSE_SYNC();
     return cells[0];
+}
+
+/* Element i of float32 or bfloat16 values. A bfloat16 is the upper half of a float32, rounded to nearest, ties to even;
+ * NaN stays NaN. */
+FUSE_DEVICE float fuse_get(const void *values, long long i, int is_bfloat16)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } wide;
+    if (!is_bfloat16)
+        return ((const float *)values)[i];
+    wide.bits = (uint32_t)((const unsigned short *)values)[i] << 16;
+    return wide.value;
+}
+
+FUSE_DEVICE unsigned short fuse_bfloat16(float value)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } wide;
+    wide.value = value;
+    if (value != value)
+        return (unsigned short)(wide.bits >> 16 | 0x40u);
+    return (unsigned short)((wide.bits + 0x7fffu + (wide.bits >> 16 & 1u)) >> 16);
+}
+
+FUSE_DEVICE void fuse_put(void *values, long long i, float value, int is_bfloat16)
+{
+    if (is_bfloat16)
+        ((unsigned short *)values)[i] = fuse_bfloat16(value);
+    else
+        ((float *)values)[i] = value;
+}
+
+/* Stores a result, or adds it to what is there. */
+FUSE_DEVICE void fuse_give(void *values, long long i, float value, int is_bfloat16, int adds)
+{
+    fuse_put(values, i, adds ? fuse_get(values, i, is_bfloat16) + value : value, is_bfloat16);
 }
 
 /* Philox 4x32-10, as runtime/base/random.c: number `index` of (seed, stream), in [0, 1). */

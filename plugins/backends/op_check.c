@@ -1,4 +1,4 @@
-#include "cpu.h"
+#include "op_check.h"
 
 #include <string.h>
 
@@ -88,23 +88,16 @@ bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand 
     return a->rank == b->rank && memcmp(a->shape, b->shape, a->rank * sizeof(a->shape[0])) == 0;
 }
 
-int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, struct fuse_error *error)
+int fuse_op_fail_memory(const struct fuse_op_checker *checker, size_t bytes, struct fuse_error *error)
 {
-    return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
+    return checker->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
 }
 
-void fuse_keep_failure(int *status, struct fuse_error *error, int new_status, const struct fuse_error *failure)
+int fuse_op_fail_shapes(const struct fuse_op_checker *checker, const struct fuse_op *op, const char *rule,
+                        struct fuse_error *error)
 {
-    int none = FUSERUN_OK;
-    if (__atomic_compare_exchange_n(status, &none, new_status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED) &&
-        error != NULL)
-        *error = *failure;
-}
-
-int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule, struct fuse_error *error)
-{
-    return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: the shapes do not fit: %s",
-                           fuse_op_name(op->kind), rule);
+    return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend %s: op %s: the shapes do not fit: %s",
+                               checker->backend, fuse_op_name(op->kind), rule);
 }
 
 /* The losses' labels and statistics, and sums of squares, are the only operands that are neither float32 nor, for some,
@@ -121,55 +114,74 @@ static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_
     return FUSERUN_FLOAT32;
 }
 
-static bool may_be_bfloat16(const struct fuse_cpu *cpu, const struct fuse_op *op, bool is_output, uint32_t index)
+static bool may_be_bfloat16(const struct fuse_op_checker *checker, const struct fuse_op *op, bool is_output,
+                            uint32_t index)
 {
     const struct op_form *const form = find_form(op->kind);
     const struct fuse_operand *const operand = is_output ? &op->outputs[index] : &op->inputs[index];
-    return cpu->is_bfloat16 && operand->dtype == FUSERUN_BFLOAT16 &&
+    return checker->is_bfloat16 && operand->dtype == FUSERUN_BFLOAT16 &&
            ((is_output ? form->bfloat16_outputs : form->bfloat16_inputs) >> index & 1u) != 0;
 }
 
-static int check_operand(const struct fuse_cpu *cpu, const struct fuse_op *op, bool is_output, uint32_t index,
-                         struct fuse_error *error)
+static int check_operand(const struct fuse_op_checker *checker, const struct fuse_op *op, bool is_output,
+                         uint32_t index, struct fuse_error *error)
 {
     const struct fuse_operand *const operand = is_output ? &op->outputs[index] : &op->inputs[index];
     const char *const side = is_output ? "output" : "input";
-    if (operand->dtype != expected_dtype(op, is_output, index) && !may_be_bfloat16(cpu, op, is_output, index))
-        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
-                               "backend cpu: op %s: %s %u has dtype %u, only %u can be done", fuse_op_name(op->kind),
-                               side, index, operand->dtype, expected_dtype(op, is_output, index));
+    if (operand->dtype != expected_dtype(op, is_output, index) && !may_be_bfloat16(checker, op, is_output, index))
+        return checker->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                                   "backend %s: op %s: %s %u has dtype %u, only %u can be done", checker->backend,
+                                   fuse_op_name(op->kind), side, index, operand->dtype,
+                                   expected_dtype(op, is_output, index));
     if (operand->rank > FUSERUN_MAX_DIMS)
-        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: %s %u has %u dimensions",
-                               fuse_op_name(op->kind), side, index, operand->rank);
+        return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend %s: op %s: %s %u has %u dimensions",
+                                   checker->backend, fuse_op_name(op->kind), side, index, operand->rank);
     int64_t bytes = 8;
     for (uint32_t i = 0; i < operand->rank; i++)
         if (operand->shape[i] < 1 || __builtin_mul_overflow(bytes, operand->shape[i], &bytes))
-            return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
-                                   "backend cpu: op %s: dimension %u of %s %u is %lld", fuse_op_name(op->kind), i, side,
-                                   index, (long long)operand->shape[i]);
+            return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                                       "backend %s: op %s: dimension %u of %s %u is %lld", checker->backend,
+                                       fuse_op_name(op->kind), i, side, index, (long long)operand->shape[i]);
     return FUSERUN_OK;
 }
 
-int fuse_op_check(const struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error)
+static int check_numbers(const struct fuse_op_checker *checker, const struct fuse_op *op, struct fuse_error *error)
+{
+    const double number = op->numbers[0];
+    if (op->kind == FUSERUN_OP_CROSS_ENTROPY && !(number >= 0.0 && number <= 1.0))
+        return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                                   "backend %s: label smoothing %g, allowed [0, 1]", checker->backend, number);
+    const bool drops =
+        op->kind == FUSERUN_OP_DROPOUT || op->kind == FUSERUN_OP_ATTENTION || op->kind == FUSERUN_OP_ATTENTION_DX;
+    if (drops && !(number >= 0.0 && number < 1.0))
+        return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
+                                   "backend %s: op %s: a dropout probability of %g is not in [0, 1)", checker->backend,
+                                   fuse_op_name(op->kind), number);
+    return FUSERUN_OK;
+}
+
+int fuse_op_check(const struct fuse_op_checker *checker, const struct fuse_op *op, struct fuse_error *error)
 {
     const struct op_form *const form = find_form(op->kind);
     if (form == NULL)
-        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend cpu: it has no op %u", op->kind);
+        return checker->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend %s: it has no op %u",
+                                   checker->backend, op->kind);
     if (op->input_count < form->min_inputs || op->input_count > form->max_inputs ||
         op->output_count < form->min_outputs || op->output_count > form->max_outputs)
-        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend cpu: op %s: %u inputs and %u outputs",
-                               form->name, op->input_count, op->output_count);
+        return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend %s: op %s: %u inputs and %u outputs",
+                                   checker->backend, form->name, op->input_count, op->output_count);
     const bool has_panels = op->kind == FUSERUN_OP_LINEAR_DW || op->kind == FUSERUN_OP_LINEAR_DW_SUM;
     const uint32_t allowed =
         (form->may_accumulate ? FUSERUN_OP_ACCUMULATE : 0u) | (has_panels ? FUSERUN_OP_PANELS : 0u);
     if ((op->flags & ~allowed) != 0 || op->flags == (FUSERUN_OP_ACCUMULATE | FUSERUN_OP_PANELS))
-        return cpu->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend cpu: op %s: flags %#x", form->name,
-                               op->flags);
+        return checker->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "backend %s: op %s: flags %#x",
+                                   checker->backend, form->name, op->flags);
     for (uint32_t i = 0; i < op->input_count; i++)
         if (i < form->min_inputs || op->inputs[i].dtype != 0)
-            FUSE_TRY(check_operand(cpu, op, false, i, error));
+            FUSE_TRY(check_operand(checker, op, false, i, error));
     for (uint32_t i = 0; i < op->output_count; i++)
         if (i < form->min_outputs || op->outputs[i].dtype != 0)
-            FUSE_TRY(check_operand(cpu, op, true, i, error));
-    return FUSERUN_OK;
+            FUSE_TRY(check_operand(checker, op, true, i, error));
+    const char *const rule = fuse_op_shape_rule(op);
+    return rule == NULL ? check_numbers(checker, op, error) : fuse_op_fail_shapes(checker, op, rule, error);
 }

@@ -1,0 +1,87 @@
+/* Sums in double, each in an order that sizes alone decide. */
+
+/* A block has 32 columns, each summed by 8 threads: thread t has column t % 32, and every 8th row from t / 32 on. */
+#define FUSE_COLUMNS 32
+#define FUSE_LANES (FUSE_BLOCK / FUSE_COLUMNS)
+
+/* Brings a column's lanes together. Every thread of the block comes here. */
+FUSE_DEVICE void fuse_finish_column(const struct fuse_columns_arguments *arguments, long long column, double sum,
+                                    double *cells)
+{
+    cells[FUSE_THREAD] = sum;
+    FUSE_SYNC();
+    if (FUSE_THREAD >= FUSE_COLUMNS || column >= arguments->columns)
+        return;
+    for (int lane = 1; lane < FUSE_LANES; lane++)
+        sum += cells[lane * FUSE_COLUMNS + FUSE_THREAD];
+    arguments->sums[column] = (float)(arguments->adds ? (double)arguments->sums[column] + sum : sum);
+}
+
+FUSE_KERNEL(sum_columns, struct fuse_columns_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    const long long column = FUSE_BLOCK_INDEX * FUSE_COLUMNS + FUSE_THREAD % FUSE_COLUMNS;
+    double sum = 0.0;
+    if (column < arguments.columns)
+        for (long long row = FUSE_THREAD / FUSE_COLUMNS; row < arguments.row_count; row += FUSE_LANES)
+            sum += (double)fuse_get(arguments.rows, row * arguments.row_stride + column, arguments.bfloat16 & 1);
+    fuse_finish_column(&arguments, column, sum, cells);
+}
+
+FUSE_KERNEL(layer_norm_dw, struct fuse_columns_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    const long long column = FUSE_BLOCK_INDEX * FUSE_COLUMNS + FUSE_THREAD % FUSE_COLUMNS;
+    double sum = 0.0;
+    if (column < arguments.columns)
+        for (long long row = FUSE_THREAD / FUSE_COLUMNS; row < arguments.row_count; row += FUSE_LANES) {
+            const long long at = row * arguments.row_stride + column;
+            const float x = fuse_get(arguments.x, at, arguments.bfloat16 & 2);
+            sum += (double)(fuse_get(arguments.rows, at, arguments.bfloat16 & 1) *
+                            ((x - arguments.mean[row]) * arguments.rstd[row]));
+        }
+    fuse_finish_column(&arguments, column, sum, cells);
+}
+
+FUSE_KERNEL(sum_products, struct fuse_products_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    const long long begin = FUSE_BLOCK_INDEX * FUSE_SUM_CHUNK;
+    const long long end = begin + FUSE_SUM_CHUNK < arguments.count ? begin + FUSE_SUM_CHUNK : arguments.count;
+    double sum = 0.0;
+    for (long long i = begin + FUSE_THREAD; i < end; i += FUSE_BLOCK)
+        sum += (double)arguments.a[i] * (double)arguments.b[i];
+    sum = fuse_block_sum(sum, cells);
+    if (FUSE_THREAD == 0)
+        arguments.partials[FUSE_BLOCK_INDEX] = sum;
+}
+
+/* One block. */
+FUSE_KERNEL(sum_partials, struct fuse_partials_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    for (int part = 0; part < arguments.width; part++) {
+        double sum = 0.0;
+        for (long long i = FUSE_THREAD; i < arguments.count; i += FUSE_BLOCK)
+            sum += arguments.partials[i * arguments.width + part];
+        sum = fuse_block_sum(sum, cells);
+        if (FUSE_THREAD == 0)
+            arguments.sums[part] = arguments.adds ? arguments.sums[part] + sum : sum;
+    }
+}
+
+/* All who find something leave the same number, so it does not matter who is last. */
+FUSE_KERNEL(watch_values, struct fuse_watch_arguments, arguments)
+{
+    int found = 0;
+    for (long long i = FUSE_FIRST; i < arguments.count; i += FUSE_STRIDE) {
+        union {
+            float value;
+            uint32_t bits;
+        } u;
+        u.value = arguments.values[i];
+        found |= (u.bits & 0x7f800000u) == 0x7f800000u;
+    }
+    if (found && *arguments.noticed == FUSE_NOTHING)
+        *arguments.noticed = arguments.number;
+}

@@ -1,0 +1,139 @@
+/* Linear layers: y = x w^T + b and its gradients in x and w. */
+#include "product.h"
+
+#include <stdlib.h>
+
+/* A weight's gradient is formed a panel of rows at a time: few enough for each to keep the device busy, small enough to
+ * be a fraction of the weight, and of the weight's shape alone, so that every mode forms the same sums. */
+#define PANEL_MIN_FLOATS (1 << 20)
+#define PANEL_MAX_FLOATS (4 << 20)
+#define PANEL_PARTS 4
+#define PANEL_MIN_ROWS 8
+
+/* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) ---------------------------------------- */
+
+struct linear {
+    struct fuse_kernel kernel;
+    struct fuse_product product;
+    struct fuse_elementwise_arguments bias; /* b == NULL: there is none */
+    bool has_bias;
+};
+
+static int run_linear(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                      struct fuse_error *error)
+{
+    const struct linear *const self = (const struct linear *)kernel;
+    FUSE_TRY(fuse_product_run(cuda, &self->product, call->inputs[0], call->inputs[1], call->outputs[0], error));
+    if (!self->has_bias || call->inputs[2] == NULL)
+        return FUSERUN_OK;
+    struct fuse_elementwise_arguments bias = self->bias;
+    bias.a = bias.out = call->outputs[0];
+    bias.b = call->inputs[2];
+    return FUSE_LAUNCH(cuda, add_period, fuse_cuda_blocks(cuda, bias.count), &bias, error);
+}
+
+static int compile_product(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
+                           struct fuse_error *error)
+{
+    const bool is_forward = op->kind == FUSERUN_OP_LINEAR;
+    const struct fuse_operand *const in = &op->inputs[0], *const w = &op->inputs[1];
+    const int64_t batch = fuse_operand_rows(in), n = w->shape[0], k = w->shape[1];
+    const bool has_bias = op->input_count > 2 && op->inputs[2].dtype != 0;
+    const struct fuse_product product = {
+        .m = batch,
+        .n = is_forward ? n : k,
+        .k = is_forward ? k : n,
+        .a_row = is_forward ? k : n,
+        .a_column = 1,
+        .b_row = is_forward ? 1 : k,
+        .b_column = is_forward ? k : 1,
+        .c_row = is_forward ? n : k,
+        .adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
+    };
+    FUSE_TRY(fuse_product_check(cuda, &product, error));
+    struct linear *const self = fuse_kernel_new(cuda, sizeof(*self), error);
+    if (self == NULL)
+        return FUSERUN_ERROR_MEMORY;
+    self->kernel.run = run_linear;
+    self->product = product;
+    self->has_bias = has_bias;
+    self->bias.count = batch * n;
+    self->bias.period = n;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
+
+/* ---- dw (N, K) = dy (B, N)^T x (B, K) -------------------------------------------------------------------------- */
+
+struct weight_gradient {
+    struct fuse_kernel kernel;
+    int64_t n, k, panel_rows;
+    bool is_scratch;             /* output 0 is one panel */
+    struct fuse_product product; /* a panel; m is set at each */
+};
+
+static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                               struct fuse_error *error)
+{
+    const struct weight_gradient *const self = (const struct weight_gradient *)kernel;
+    struct fuse_product product = self->product;
+    for (int64_t begin = 0; begin < self->n; begin += self->panel_rows) {
+        const int64_t end = begin + self->panel_rows < self->n ? begin + self->panel_rows : self->n;
+        float *const out = (float *)call->outputs[0] + (self->is_scratch ? 0 : begin * self->k);
+        product.m = end - begin;
+        FUSE_TRY(fuse_product_run(cuda, &product, (const float *)call->inputs[0] + begin, call->inputs[1], out, error));
+        if (self->is_scratch && call->panel != NULL && call->panel->panel != NULL)
+            call->panel->panel(call->panel->user, begin, end, out);
+    }
+    return fuse_cuda_failed(cuda, error); /* the hook can tell nobody */
+}
+
+int64_t fuse_panel_rows(int64_t n, int64_t k)
+{
+    int64_t floats = n * k / PANEL_PARTS;
+    floats = floats < PANEL_MIN_FLOATS ? PANEL_MIN_FLOATS : floats;
+    floats = floats > PANEL_MAX_FLOATS ? PANEL_MAX_FLOATS : floats;
+    int64_t rows = floats / k;
+    rows = rows >= 16 ? rows / 16 * 16 : PANEL_MIN_ROWS;
+    return rows < n ? rows : n;
+}
+
+static int compile_weight_gradient(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
+                                   struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    const struct fuse_operand *const dy = &op->inputs[0], *const x = &op->inputs[1];
+    const int64_t batch = fuse_operand_rows(dy), n = fuse_operand_columns(dy), k = fuse_operand_columns(x);
+    const bool is_scratch = (op->flags & FUSERUN_OP_PANELS) != 0;
+    const struct fuse_product product = {
+        .m = n, /* the largest it can be */
+        .n = k,
+        .k = batch,
+        .a_row = 1,
+        .a_column = n,
+        .b_row = k,
+        .b_column = 1,
+        .c_row = k,
+        .adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
+    };
+    FUSE_TRY(fuse_product_check(cuda, &product, error));
+    struct weight_gradient *const self = fuse_kernel_new(cuda, sizeof(*self), error);
+    if (self == NULL)
+        return FUSERUN_ERROR_MEMORY;
+    self->kernel.run = run_weight_gradient;
+    self->n = n;
+    self->k = k;
+    self->panel_rows = fuse_panel_rows(n, k);
+    self->is_scratch = is_scratch;
+    self->product = product;
+    info->panel_rows = self->panel_rows;
+    info->panel_count = (uint32_t)((n + self->panel_rows - 1) / self->panel_rows);
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
+
+int fuse_compile_linear(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
+                        struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    return op->kind == FUSERUN_OP_LINEAR_DW ? compile_weight_gradient(cuda, op, kernel, info, error)
+                                            : compile_product(cuda, op, kernel, error);
+}

@@ -1,0 +1,127 @@
+/* Sums of squares of gradients, for a norm over all of them: of one that exists, and of a linear weight's that does
+ * not.
+ *
+ * For dw = dy^T x,
+ *     ||dy^T x||^2 = trace(x^T dy dy^T x) = trace(x x^T dy dy^T) = sum over i, j of (x x^T)_ij (dy dy^T)_ij
+ * costs B^2 (N + K) multiply-adds, dw itself B N K: with few rows the first is cheaper. Products are in float, what is
+ * summed up in double. */
+#include "product.h"
+
+#include <stdlib.h>
+
+/* Of each of the two products that exist at a time; more rows than fit are taken a block at a time. */
+#define BLOCK_FLOATS (4 << 20)
+
+struct norm {
+    struct fuse_kernel kernel;
+    int64_t count;       /* SUM_SQUARES: elements */
+    int64_t batch, n, k; /* LINEAR_DW_NORM */
+    int64_t rows;        /* of a panel of dw, or of a block of the two products */
+    uint64_t partial_bytes;
+    uint64_t floats_bytes; /* of one result */
+};
+
+static int run_sum_squares(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                           struct fuse_error *error)
+{
+    const struct norm *const self = (const struct norm *)kernel;
+    const float *const g = call->inputs[0];
+    return fuse_cuda_sum_products(cuda, g, g, self->count, false, call->workspace, call->outputs[0], error);
+}
+
+/* A panel of dw at a time, formed, squared and forgotten. */
+static int run_panels(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                      struct fuse_error *error)
+{
+    const struct norm *const self = (const struct norm *)kernel;
+    float *const panel = (float *)(void *)((char *)call->workspace + self->partial_bytes);
+    struct fuse_product product = {.n = self->k,
+                                   .k = self->batch,
+                                   .a_row = 1,
+                                   .a_column = self->n,
+                                   .b_row = self->k,
+                                   .b_column = 1,
+                                   .c_row = self->k};
+    for (int64_t begin = 0; begin < self->n; begin += self->rows) {
+        product.m = begin + self->rows < self->n ? self->rows : self->n - begin;
+        FUSE_TRY(
+            fuse_product_run(cuda, &product, (const float *)call->inputs[0] + begin, call->inputs[1], panel, error));
+        FUSE_TRY(fuse_cuda_sum_products(cuda, panel, panel, product.m * self->k, begin > 0, call->workspace,
+                                        call->outputs[0], error));
+    }
+    return FUSERUN_OK;
+}
+
+/* rows of (m m^T), m (batch, width) */
+static int square(struct fuse_cuda *cuda, const struct norm *self, const float *m, int64_t width, int64_t begin,
+                  int64_t rows, float *out, struct fuse_error *error)
+{
+    const struct fuse_product product = {.m = rows,
+                                         .n = self->batch,
+                                         .k = width,
+                                         .a_row = width,
+                                         .a_column = 1,
+                                         .b_row = 1,
+                                         .b_column = width,
+                                         .c_row = self->batch};
+    return fuse_product_run(cuda, &product, m + begin * width, m, out, error);
+}
+
+/* A block of rows of both products at a time. */
+static int run_blocks(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
+                      struct fuse_error *error)
+{
+    const struct norm *const self = (const struct norm *)kernel;
+    char *const results = (char *)call->workspace + self->partial_bytes;
+    float *const of_x = (float *)(void *)results, *const of_dy = (float *)(void *)(results + self->floats_bytes);
+    for (int64_t begin = 0; begin < self->batch; begin += self->rows) {
+        const int64_t rows = begin + self->rows < self->batch ? self->rows : self->batch - begin;
+        FUSE_TRY(square(cuda, self, call->inputs[1], self->k, begin, rows, of_x, error));
+        FUSE_TRY(square(cuda, self, call->inputs[0], self->n, begin, rows, of_dy, error));
+        FUSE_TRY(fuse_cuda_sum_products(cuda, of_x, of_dy, rows * self->batch, begin > 0, call->workspace,
+                                        call->outputs[0], error));
+    }
+    return FUSERUN_OK;
+}
+
+static int check_size(const struct fuse_cuda *cuda, const struct norm *self, struct fuse_error *error)
+{
+    const struct fuse_product largest = {.m = self->n, .n = self->k, .k = self->batch};
+    return fuse_product_check(cuda, &largest, error);
+}
+
+int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
+                      struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    struct norm *const self = fuse_kernel_new(cuda, sizeof(*self), error);
+    if (self == NULL)
+        return FUSERUN_ERROR_MEMORY;
+    int64_t floats = 0, result_count = 0;
+    if (op->kind == FUSERUN_OP_SUM_SQUARES) {
+        self->kernel.run = run_sum_squares;
+        self->count = fuse_operand_count(&op->inputs[0]);
+    } else {
+        self->batch = fuse_operand_rows(&op->inputs[0]);
+        self->n = fuse_operand_columns(&op->inputs[0]);
+        self->k = fuse_operand_columns(&op->inputs[1]);
+        const bool is_few_rows = (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
+        self->kernel.run = is_few_rows ? run_blocks : run_panels;
+        self->rows = is_few_rows ? BLOCK_FLOATS / self->batch : fuse_panel_rows(self->n, self->k);
+        self->rows = self->rows < 1 ? 1 : self->rows;
+        if (is_few_rows && self->rows > self->batch)
+            self->rows = self->batch;
+        floats = self->rows * (is_few_rows ? self->batch : self->k);
+        result_count = is_few_rows ? 2 : 1;
+    }
+    const int status = check_size(cuda, self, error);
+    if (status != FUSERUN_OK) {
+        free(self);
+        return status;
+    }
+    const int64_t summed = self->count > 0 ? self->count : floats;
+    self->partial_bytes = fuse_round_up((uint64_t)fuse_cuda_chunks(summed) * sizeof(double), 64);
+    self->floats_bytes = fuse_round_up((uint64_t)floats * sizeof(float), 64);
+    info->workspace_bytes = self->partial_bytes + (uint64_t)result_count * self->floats_bytes;
+    *kernel = &self->kernel;
+    return FUSERUN_OK;
+}
