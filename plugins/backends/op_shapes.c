@@ -61,6 +61,18 @@ static const char *linear_dw_norm(const struct fuse_op *op)
     return fuse_operand_rows(&op->inputs[0]) == fuse_operand_rows(&op->inputs[1]) ? NULL : "dy (B, N), x (B, K)";
 }
 
+static const char *linear_dw_sum(const struct fuse_op *op)
+{
+    const struct fuse_operand *const in = op->inputs;
+    const int64_t rows = op->integers[0], all = fuse_operand_rows(&in[2]);
+    const bool fits = rows >= 1 && all % rows == 0 && fuse_operand_rows(&in[3]) == all &&
+                      fuse_operand_columns(&in[2]) == fuse_operand_columns(&in[0]) &&
+                      fuse_operand_columns(&in[3]) == fuse_operand_columns(&in[1]);
+    if (!fits)
+        return "dy (B, N), x (B, K), earlier dy (E, N) and x (E, K), E a multiple of the rows of each";
+    return op->kind == FUSERUN_OP_LINEAR_DW_SUM ? linear_dw(op) : linear_dw_norm(op);
+}
+
 static const char *elementwise(const struct fuse_op *op)
 {
     for (uint32_t i = 1; i < op->input_count; i++)
@@ -197,6 +209,8 @@ static shape_rule *const rules[] = {
     [FUSERUN_OP_DROPOUT] = elementwise,
     [FUSERUN_OP_SUM_SQUARES] = NULL,
     [FUSERUN_OP_LINEAR_DW_NORM] = linear_dw_norm,
+    [FUSERUN_OP_LINEAR_DW_SUM] = linear_dw_sum,
+    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = linear_dw_sum,
 };
 
 const char *fuse_op_shape_rule(const struct fuse_op *op)

@@ -229,8 +229,6 @@ enum fuse_kind fuse_role_kind(enum fuse_role role);
 /* Where keys come from that the section lacks, or NULL. */
 const char *fuse_role_parent(enum fuse_role role);
 bool fuse_role_find_option(enum fuse_role role, const char *key, struct fuse_option *option);
-/* NULL if this build can honour the value, else what it accepts ("" for nothing). */
-const char *fuse_unsupported(enum fuse_role role, const char *key, const char *value);
 /* The fixed section names, and how many. */
 const char *const *fuse_section_names(size_t *count);
 /* The nearest of the names for a message, also by words that people use for the same thing; NULL if none is near. */

@@ -288,7 +288,7 @@ static bool is_resume(const struct fuse_section *section, const struct fuse_opti
     return section->role == FUSE_ROLE_RUN && strcmp(option->key, "resume") == 0;
 }
 
-/* What a table cannot say, and what this build cannot do. */
+/* What a table cannot say. */
 static void check_value(struct fuse_config *config, const struct fuse_section *section, struct fuse_entry *entry,
                         const struct fuse_value *value, struct fuse_diagnostics *diagnostics)
 {
@@ -308,22 +308,7 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
         value->count == 1 && access(value->texts[0], R_OK) != 0) {
         fuse_entry_fail(config, diagnostics, section->name, entry, "cannot open '%s': %s", value->texts[0],
                         strerror(errno));
-        return;
     }
-    struct fuse_text text = {0}, wanted = {0};
-    if (value->option.type == FUSERUN_OPTION_TEXT || value->option.type == FUSERUN_OPTION_PATH)
-        fuse_text_add(&text, value->count == 0 ? "" : value->texts[0]);
-    else
-        fuse_value_format(value, &text);
-    const char *accepted = text.failed ? NULL : fuse_unsupported(section->role, key, text.data);
-    if (accepted != NULL) {
-        fuse_text_add_choices(&wanted, accepted);
-        fuse_entry_fail(config, diagnostics, section->name, entry,
-                        "'" FUSE_SHOWN "' is not supported by this build yet; it takes %s", FUSE_SHOW(text.data),
-                        wanted.failed ? accepted : wanted.data);
-    }
-    fuse_text_free(&text);
-    fuse_text_free(&wanted);
 }
 
 /* The value that an entry gives. */

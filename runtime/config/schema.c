@@ -39,6 +39,7 @@ static const struct fuse_option run_options[] = {
     TEXT("resume", "auto", "auto, never or a checkpoint's path"),
     BOOL("resume_strict", "yes", "a checkpoint must fit the config"),
     CHOICE("nonfinite", "stop|skip", "stop", "what a NaN or infinite gradient does"),
+    BOOL("tf32", "no", "float32 products may be rounded to TF32 where the device can"),
     CHOICE("progress", "auto|bar|plain|off", "auto", "how progress is shown"),
     BOOL("profile", "no", "tell where the time goes: a table and profile.json"),
     PATH("include", NULL, "a config to read first"),
@@ -116,15 +117,6 @@ static const struct fuse_option checkpoint_options[] = {
     BOOL("background", "no", "write while training goes on"),
 };
 
-/* What this build cannot do yet, and the values (globs) that ask for nothing of it. */
-static const struct {
-    enum fuse_role role;
-    const char *key;
-    const char *accepted;
-} unsupported[] = {
-    {FUSE_ROLE_RUN, "device", "auto|cpu"},
-};
-
 #define TABLE(array) (array), sizeof(array) / sizeof((array)[0])
 static const struct {
     const char *name; /* of the section; what stands before NAME, for those that have one */
@@ -187,26 +179,6 @@ bool fuse_role_find_option(enum fuse_role role, const char *key, struct fuse_opt
             return true;
         }
     return false;
-}
-
-const char *fuse_unsupported(enum fuse_role role, const char *key, const char *value)
-{
-    for (size_t i = 0; i < sizeof(unsupported) / sizeof(unsupported[0]); i++) {
-        if (unsupported[i].role != role || strcmp(unsupported[i].key, key) != 0)
-            continue;
-        for (const char *at = unsupported[i].accepted; at != NULL && *at != '\0';) {
-            char pattern[32] = "";
-            const char *bar = strchr(at, '|');
-            const size_t length = bar == NULL ? strlen(at) : (size_t)(bar - at);
-            if (length < sizeof(pattern))
-                memcpy(pattern, at, length);
-            if (fuse_glob_match(pattern, value))
-                return NULL;
-            at = bar == NULL ? NULL : bar + 1;
-        }
-        return unsupported[i].accepted;
-    }
-    return NULL;
 }
 
 const char *const *fuse_section_names(size_t *count)

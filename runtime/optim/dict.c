@@ -258,6 +258,30 @@ void fuse_dict_free(struct fuse_dict **dict)
     *dict = NULL;
 }
 
+/* In place where the host may write to the device's memory, else by way of memory of the host's. */
+static int fill_parameters(struct fuse_dict *dict, const struct fuse_graph *graph, uint64_t seed,
+                           struct fuse_error *error)
+{
+    const bool is_direct = dict->backend->allocate_staging == NULL;
+    int status = FUSERUN_OK;
+    int64_t most = 0;
+    for (uint32_t p = 0; p < graph->parameter_count; p++)
+        most = graph->parameters[p].element_count > most ? graph->parameters[p].element_count : most;
+    float *values = is_direct ? NULL : malloc((size_t)most * sizeof *values);
+    if (!is_direct && values == NULL)
+        return fuse_fail_memory(error, "a parameter's first values", (size_t)most * sizeof *values);
+    for (uint32_t p = 0; p < graph->parameter_count; p++) {
+        const struct fuse_parameter *parameter = &graph->parameters[p];
+        fuse_parameter_fill(parameter, p, seed, is_direct ? dict->parameters[p] : values);
+        if (!is_direct)
+            FUSE_TRY_OUT(dict->backend->upload(dict->device, dict->parameters[p], values,
+                                               (uint64_t)parameter->element_count * sizeof *values, error));
+    }
+out:
+    free(values);
+    return status;
+}
+
 int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, uint64_t seed, struct fuse_error *error)
 {
     void *memory = NULL;
@@ -268,8 +292,8 @@ int fuse_dict_allocate(struct fuse_dict *dict, const struct fuse_graph *graph, u
         const struct fuse_parameter *parameter = &graph->parameters[p];
         dict->parameters[p] = (float *)(void *)next;
         next += fuse_aligned((uint64_t)parameter->element_count * sizeof(float));
-        fuse_parameter_fill(parameter, p, seed, dict->parameters[p]);
     }
+    FUSE_TRY(fill_parameters(dict, graph, seed, error));
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
         entry->values = dict->parameters[entry->parameter];

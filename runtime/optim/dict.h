@@ -54,6 +54,7 @@ struct fuse_entry {
     double numbers[FUSERUN_MAX_NUMBERS];      /* the rule's own, as of the last update done */
     double next_numbers[FUSERUN_MAX_NUMBERS]; /* and as of the present one, should it be done */
     bool is_updated;                          /* in the present update */
+    uint64_t watch_order; /* of its gradient's first look by the device in this update; 0: none (see step.c) */
 };
 
 /* What a gradient callback of the dict knows. */
@@ -84,6 +85,7 @@ struct fuse_dict {
     struct fuse_clip clip; /* set by whoever makes the dict, before it is attached */
     /* The first parameter whose gradient was not finite in this update, in the order of the backward pass. */
     uint32_t nonfinite_parameter; /* UINT32_MAX: none */
+    uint64_t watch_count;         /* looks that the device was asked for in this update */
 };
 
 /* The group that takes a parameter of this name: the first whose globs match it, 0 (`default`) if none does. */

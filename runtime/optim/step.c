@@ -8,12 +8,16 @@ void fuse_dict_begin(struct fuse_dict *dict)
 {
     dict->nonfinite_parameter = UINT32_MAX;
     dict->step_error.code = FUSERUN_OK;
+    dict->watch_count = 0;
+    if (dict->backend->watch_begin != NULL)
+        (void)dict->backend->watch_begin(dict->device, &dict->step_error); /* told at the end */
     fuse_clip_begin(dict);
     const struct fuse_entry *previous = NULL; /* often of the same group and count: then its scalars serve again */
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
         const struct fuse_group *group = &dict->groups[entry->group];
         entry->is_updated = false;
+        entry->watch_order = 0;
         if (previous != NULL && previous->group == entry->group && previous->step == entry->step &&
             memcmp(previous->numbers, entry->numbers, sizeof entry->numbers) == 0) {
             memcpy(entry->scalars, previous->scalars, sizeof entry->scalars);
@@ -34,8 +38,28 @@ void fuse_dict_begin(struct fuse_dict *dict)
     }
 }
 
+/* A device that works behind the host's back tells only now what it noticed. What the host asked of it after that
+ * gradient was not done: updates of gradients that came later, in the other modes of all. */
+static int ask_device(struct fuse_dict *dict, struct fuse_error *error)
+{
+    uint32_t noticed = UINT32_MAX;
+    if (dict->backend->watched == NULL)
+        return FUSERUN_OK;
+    FUSE_TRY(dict->backend->watched(dict->device, &noticed, error));
+    if (noticed >= dict->parameter_count || dict->entry_of_parameter[noticed] == UINT32_MAX)
+        return FUSERUN_OK;
+    if (dict->nonfinite_parameter == UINT32_MAX)
+        dict->nonfinite_parameter = noticed;
+    const uint64_t order = dict->entries[dict->entry_of_parameter[noticed]].watch_order;
+    for (uint32_t e = 0; e < dict->entry_count; e++)
+        if (dict->mode != FUSE_MODE_FUSED || dict->entries[e].watch_order >= order)
+            dict->entries[e].is_updated = false;
+    return FUSERUN_OK;
+}
+
 int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error)
 {
+    FUSE_TRY(ask_device(dict, error));
     fuse_clip_end(dict);
     for (uint32_t e = 0; e < dict->entry_count; e++) {
         struct fuse_entry *entry = &dict->entries[e];
@@ -53,6 +77,13 @@ int fuse_dict_end(struct fuse_dict *dict, struct fuse_error *error)
 static void watch(struct fuse_dict *dict, uint32_t parameter, const struct fuse_gradient *gradient)
 {
     uint32_t none = UINT32_MAX;
+    if (dict->backend->watch != NULL) {
+        struct fuse_entry *entry = &dict->entries[dict->entry_of_parameter[parameter]];
+        dict->watch_count++;
+        entry->watch_order = entry->watch_order == 0 ? dict->watch_count : entry->watch_order;
+        dict->backend->watch(dict->device, gradient->values, gradient->count, parameter);
+        return;
+    }
     if (dict->backend->has_nonfinite(dict->device, gradient->values, gradient->count))
         (void)__atomic_compare_exchange_n(&dict->nonfinite_parameter, &none, parameter, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED);

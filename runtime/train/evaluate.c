@@ -1,4 +1,5 @@
 #include "train/loop.h"
+#include "train/staging.h"
 
 #include "train/profile.h"
 
@@ -25,12 +26,15 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
 {
     const int64_t count = fuse_feed_next_size(feed);
     struct fuse_program *program = fuse_experiment_program(experiment, purpose, part, earlier_count, count);
-    void *targets = fuse_program_targets(program);
+    float *inputs;
+    void *targets;
+    fuse_staging_find(experiment, program, &inputs, &targets);
     const int64_t *indices = NULL;
     const uint64_t draw = feed->ordinal; /* before the read moves it on */
-    FUSE_TRY(fuse_feed_read(feed, fuse_program_inputs(program), targets, &indices, error));
+    FUSE_TRY(fuse_feed_read(feed, inputs, targets, &indices, error));
     if (experiment->loss == FUSE_LOSS_CROSS_ENTROPY)
         FUSE_TRY(check_labels(experiment, purpose, targets, indices, count, error));
+    FUSE_TRY(fuse_staging_upload(experiment, program, error));
     double batch[2] = {0, 0};
     if (experiment->timeline != NULL)
         fuse_timeline_begin(experiment->timeline, experiment->ledger, program->ledger_pass,

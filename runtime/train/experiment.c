@@ -4,6 +4,7 @@
 #include "memory/resident.h"
 #include "train/profile.h"
 #include "train/resume.h"
+#include "train/staging.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
@@ -397,37 +398,54 @@ static void check_groups(struct fuse_experiment *experiment, const struct fuse_g
     }
 }
 
+/* One backend by its name. */
+static int try_backend(struct fuse_experiment *experiment, const char *name, const struct fuse_backend_options *options,
+                       struct fuse_error *cause)
+{
+    const struct fuse_component *component = NULL;
+    const char *file = NULL;
+    FUSE_TRY(fuse_registry_find(experiment->registry, FUSERUN_KIND_BACKEND, name, &component, &file, cause));
+    const struct fuse_backend *backend = component->api;
+    const int devices = backend->device_count(fuse_host(), cause);
+    if (devices > 0 && options->device_index >= (uint32_t)devices)
+        return fuse_fail(cause, FUSERUN_ERROR_CONFIG, NULL, "there is no device %u of '%s' here, only %d from 0 on",
+                         options->device_index, name, devices);
+    if (devices < 1)
+        return FUSERUN_ERROR_CONFIG; /* it said why */
+    FUSE_TRY(backend->open(fuse_host(), options, &experiment->device, cause));
+    experiment->backend = backend;
+    return FUSERUN_OK;
+}
+
+/* auto: a CUDA device that can be used, else the CPU, without a word about the first. */
 static int open_backend(struct fuse_experiment *experiment, struct fuse_error *error)
 {
     const struct fuse_options *run = fuse_config_options(experiment->config, "run");
     const char *device = fuse_option_text(run, "device");
-    char name[64] = "cpu"; /* auto: no other backend comes with this version */
+    const bool is_automatic = device == NULL || strcmp(device, "auto") == 0;
     struct fuse_backend_options options = {
         .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
         .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
         .precision = fuse_experiment_is_bfloat16(experiment) ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32,
+        .allows_tf32 = fuse_option_bool(run, "tf32") != 0,
     };
-    if (device != NULL && strcmp(device, "auto") != 0) {
-        const size_t length = strcspn(device, ":");
-        (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), device);
-        if (device[length] == ':')
-            options.device_index = (uint32_t)strtoul(device + length + 1, NULL, 10);
-    }
-    const struct fuse_component *component = NULL;
-    const char *file = NULL;
     struct fuse_error cause = FUSE_ERROR_INIT;
-    int status = fuse_registry_find(experiment->registry, FUSERUN_KIND_BACKEND, name, &component, &file, &cause);
-    if (status == FUSERUN_OK) {
-        const struct fuse_backend *backend = component->api;
-        const int devices = backend->device_count(fuse_host(), &cause);
-        if (devices > 0 && options.device_index >= (uint32_t)devices)
-            (void)fuse_fail(&cause, FUSERUN_ERROR_CONFIG, NULL, "there are only %d devices of '%s' here", devices,
-                            name);
-        status = devices > 0 && options.device_index < (uint32_t)devices
-                     ? backend->open(fuse_host(), &options, &experiment->device, &cause)
-                     : FUSERUN_ERROR_CONFIG;
-        if (status == FUSERUN_OK)
-            experiment->backend = backend;
+    int status;
+    if (is_automatic) {
+        status = try_backend(experiment, "cuda", &options, &cause);
+        if (status != FUSERUN_OK) {
+            cause = (struct fuse_error)FUSE_ERROR_INIT;
+            status = try_backend(experiment, "cpu", &options, &cause);
+        }
+    } else {
+        const size_t length = strcspn(device, ":");
+        char name[16];
+        (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), device);
+        if (device[length] == ':') {
+            const unsigned long index = strtoul(device + length + 1, NULL, 10);
+            options.device_index = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
+        }
+        status = try_backend(experiment, name, &options, &cause);
     }
     if (status == FUSERUN_OK) {
         /* Libraries are in memory now, nothing of the model is: what comes on top is the experiment's. */
@@ -559,6 +577,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_timeline_free(&old->timeline);
     fuse_profile_free(&old->profile);
     fuse_ledger_free(&old->ledger);
+    fuse_staging_free(old);
     if (old->arena != NULL)
         old->backend->release(old->device, old->arena, old->arena_bytes);
     fuse_feed_free(&old->train_feed);

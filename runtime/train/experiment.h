@@ -78,6 +78,8 @@ struct fuse_experiment {
     struct fuse_profile *profile;   /* NULL: nobody asks where the time goes */
     void *arena;
     uint64_t arena_bytes;
+    char *staging; /* where batches are read to (staging.h); NULL: on this device straight into the arena */
+    uint64_t staging_bytes;
     struct fuse_feed train_feed;
     struct fuse_feed evaluation_feed;
 };

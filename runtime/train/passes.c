@@ -5,6 +5,7 @@
 #include "train/pictures.h"
 #include "train/profile.h"
 #include "train/resume.h"
+#include "train/staging.h"
 #include "train/weights.h"
 
 #include <stdlib.h>
@@ -228,12 +229,16 @@ int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *err
     if (experiment->has_evaluation)
         experiment->persistent[FUSE_CATEGORY_DATA] +=
             evaluation->info.cache_bytes + fuse_feed_bytes(evaluation, reads_targets);
+    struct fuse_backend_info device = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes)};
+    experiment->backend->describe(experiment->device, &device);
+    experiment->persistent[FUSE_CATEGORY_WORKSPACE] += device.own_bytes;
     FUSE_TRY(fuse_dict_attach(experiment->dict, experiment->graph, error));
     FUSE_TRY(choose_training(experiment, error));
     if (experiment->has_evaluation) {
         FUSE_TRY(add_evaluation_pass(experiment, fuse_source_full_batch(evaluation), error));
         FUSE_TRY(add_evaluation_pass(experiment, fuse_source_last_batch(evaluation), error));
     }
+    experiment->persistent[FUSE_CATEGORY_DATA] += fuse_staging_bytes(experiment);
     for (uint32_t i = 0; i < experiment->pass_count; i++) {
         struct fuse_peak peak;
         fuse_program_peak(experiment->passes[i].program, experiment->persistent, &peak);
@@ -292,6 +297,7 @@ int fuse_experiment_allocate(struct fuse_experiment *experiment, struct fuse_err
         FUSE_TRY(fuse_feed_new(&experiment->evaluation, experiment->seed, reads_targets, &experiment->evaluation_feed,
                                error));
     }
+    FUSE_TRY(fuse_staging_allocate(experiment, error));
     if (experiment->arena_bytes > 0)
         FUSE_TRY(experiment->backend->allocate(experiment->device, experiment->arena_bytes, &experiment->arena, error));
     for (uint32_t i = 0; i < experiment->pass_count; i++) {

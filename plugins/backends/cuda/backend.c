@@ -121,13 +121,15 @@ static fuse_compiler *const compilers[] = {
     [FUSERUN_OP_DROPOUT] = fuse_compile_elementwise,
     [FUSERUN_OP_SUM_SQUARES] = fuse_compile_norm,
     [FUSERUN_OP_LINEAR_DW_NORM] = fuse_compile_norm,
+    [FUSERUN_OP_LINEAR_DW_SUM] = fuse_compile_linear,
+    [FUSERUN_OP_LINEAR_DW_SUM_NORM] = fuse_compile_norm,
 };
 
 static int compile(void *instance, const struct fuse_op *op, struct fuse_kernel **kernel, struct fuse_kernel_info *info,
                    struct fuse_error *error)
 {
     struct fuse_cuda *const cuda = instance;
-    const struct fuse_op_checker checker = {cuda->host, "cuda"};
+    const struct fuse_op_checker checker = {cuda->host, "cuda", cuda->is_bfloat16};
     *kernel = NULL;
     info->panel_count = 0;
     info->panel_rows = 0;
@@ -195,18 +197,10 @@ static int watch_into(struct fuse_cuda *cuda, const float *values, int64_t count
     return FUSE_LAUNCH(cuda, watch_values, fuse_cuda_blocks(cuda, count), &arguments, error);
 }
 
-static int forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_error *error)
-{
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
-    return fuse_cuda_check(cuda,
-                           cuda->driver->cuMemsetD8Async(fuse_address(noticed), 0xff, sizeof(*noticed), cuda->stream),
-                           "clearing memory", error);
-}
-
 static int watch_begin(void *instance, struct fuse_error *error)
 {
     struct fuse_cuda *const cuda = instance;
-    return forget(cuda, &cuda->results->noticed, error);
+    return fuse_cuda_forget(cuda, &cuda->results->noticed, error);
 }
 
 static void watch(void *instance, const float *values, int64_t count, uint32_t number)
@@ -225,7 +219,7 @@ static int watched(void *instance, uint32_t *number, struct fuse_error *error)
 static int find_nonfinite(struct fuse_cuda *cuda, const float *values, int64_t count, uint32_t *found,
                           struct fuse_error *error)
 {
-    FUSE_TRY(forget(cuda, &cuda->results->nonfinite, error));
+    FUSE_TRY(fuse_cuda_forget(cuda, &cuda->results->nonfinite, error));
     FUSE_TRY(watch_into(cuda, values, count, 1, &cuda->results->nonfinite, error));
     return fuse_cuda_download(cuda, found, &cuda->results->nonfinite, sizeof(*found), error);
 }

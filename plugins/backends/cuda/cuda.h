@@ -83,6 +83,7 @@ struct fuse_cuda {
     void *copied;      /* the last batch has arrived */
     void *cublas;
     int compute_type; /* of products of float32 */
+    bool is_bfloat16; /* activations may be, and products are of it */
     void *module;
     struct {
         FUSE_KERNELS(FUSE_KERNEL_FIELD_)
@@ -115,6 +116,9 @@ int fuse_cuda_launch(struct fuse_cuda *cuda, void *function, const char *name, i
                      struct fuse_error *error);
 #define FUSE_LAUNCH(cuda, name, blocks, argument, error)                                                               \
     fuse_cuda_launch(cuda, (cuda)->kernels.name, #name, blocks, argument, error)
+
+/* *noticed = FUSE_NOTHING, on the device. */
+int fuse_cuda_forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_error *error);
 
 /* Blocks for a kernel that goes over count elements with a stride. */
 int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count);

@@ -37,7 +37,7 @@ int fuse_cuda_failed(const struct fuse_cuda *cuda, struct fuse_error *error)
 
 void *fuse_kernel_new(const struct fuse_cuda *cuda, size_t bytes, struct fuse_error *error)
 {
-    const struct fuse_op_checker checker = {cuda->host, "cuda"};
+    const struct fuse_op_checker checker = {cuda->host, "cuda", cuda->is_bfloat16};
     void *const kernel = calloc(1, bytes);
     if (kernel == NULL)
         (void)fuse_op_fail_memory(&checker, bytes, error);
@@ -70,6 +70,14 @@ int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count)
 {
     const int64_t wanted = (count + FUSE_BLOCK - 1) / FUSE_BLOCK, full = (int64_t)cuda->multiprocessor_count * 32;
     return wanted < full ? wanted : full;
+}
+
+int fuse_cuda_forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_error *error)
+{
+    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    return fuse_cuda_check(cuda,
+                           cuda->driver->cuMemsetD8Async(fuse_address(noticed), 0xff, sizeof(*noticed), cuda->stream),
+                           "clearing memory", error);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -177,6 +185,7 @@ static int open_all(struct fuse_cuda *cuda, struct fuse_error *error)
     FUSE_TRY(open_context(cuda, error));
     FUSE_TRY(open_streams(cuda, error));
     FUSE_TRY(open_memory(cuda, error));
+    FUSE_TRY(fuse_cuda_forget(cuda, &cuda->results->noticed, error));
     return open_kernels(cuda, error);
 }
 

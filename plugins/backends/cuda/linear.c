@@ -63,14 +63,32 @@ static int compile_product(struct fuse_cuda *cuda, const struct fuse_op *op, str
     return FUSERUN_OK;
 }
 
-/* ---- dw (N, K) = dy (B, N)^T x (B, K) -------------------------------------------------------------------------- */
+/* ---- dw (N, K) = dy (B, N)^T x (B, K), and its sum over micro-batches
+ * -------------------------------------------------------------------------- */
 
 struct weight_gradient {
     struct fuse_kernel kernel;
     int64_t n, k, panel_rows;
+    struct fuse_earlier earlier;
     bool is_scratch;             /* output 0 is one panel */
-    struct fuse_product product; /* a panel; m is set at each */
+    struct fuse_product product; /* of a panel of the present batch; m is set at each */
 };
+
+/* Rows [begin, begin + product.m) of the sum over micro-batches. */
+int fuse_form_panel(struct fuse_cuda *cuda, struct fuse_product product, const struct fuse_earlier *earlier,
+                    void *const *inputs, int64_t begin, float *out, struct fuse_error *error)
+{
+    const int64_t n = product.a_column, k = product.n, batch = product.k;
+    product.k = earlier->rows;
+    for (int64_t i = 0; i < earlier->count; i++) {
+        const int64_t row = i * earlier->rows;
+        FUSE_TRY(fuse_product_run(cuda, &product, (const float *)inputs[2] + row * n + begin,
+                                  (const float *)inputs[3] + row * k, out, error));
+        product.adds = true;
+    }
+    product.k = batch;
+    return fuse_product_run(cuda, &product, (const float *)inputs[0] + begin, inputs[1], out, error);
+}
 
 static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
                                struct fuse_error *error)
@@ -81,11 +99,18 @@ static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kerne
         const int64_t end = begin + self->panel_rows < self->n ? begin + self->panel_rows : self->n;
         float *const out = (float *)call->outputs[0] + (self->is_scratch ? 0 : begin * self->k);
         product.m = end - begin;
-        FUSE_TRY(fuse_product_run(cuda, &product, (const float *)call->inputs[0] + begin, call->inputs[1], out, error));
+        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, out, error));
         if (self->is_scratch && call->panel != NULL && call->panel->panel != NULL)
             call->panel->panel(call->panel->user, begin, end, out);
     }
     return fuse_cuda_failed(cuda, error); /* the hook can tell nobody */
+}
+
+struct fuse_earlier fuse_earlier_of(const struct fuse_op *op)
+{
+    if (op->kind != FUSERUN_OP_LINEAR_DW_SUM && op->kind != FUSERUN_OP_LINEAR_DW_SUM_NORM)
+        return (struct fuse_earlier){0};
+    return (struct fuse_earlier){op->integers[0], fuse_operand_rows(&op->inputs[2]) / op->integers[0]};
 }
 
 int64_t fuse_panel_rows(int64_t n, int64_t k)
@@ -124,6 +149,7 @@ static int compile_weight_gradient(struct fuse_cuda *cuda, const struct fuse_op 
     self->k = k;
     self->panel_rows = fuse_panel_rows(n, k);
     self->is_scratch = is_scratch;
+    self->earlier = fuse_earlier_of(op);
     self->product = product;
     info->panel_rows = self->panel_rows;
     info->panel_count = (uint32_t)((n + self->panel_rows - 1) / self->panel_rows);
@@ -134,6 +160,7 @@ static int compile_weight_gradient(struct fuse_cuda *cuda, const struct fuse_op 
 int fuse_compile_linear(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
                         struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    return op->kind == FUSERUN_OP_LINEAR_DW ? compile_weight_gradient(cuda, op, kernel, info, error)
-                                            : compile_product(cuda, op, kernel, error);
+    const bool is_gradient = op->kind == FUSERUN_OP_LINEAR_DW || op->kind == FUSERUN_OP_LINEAR_DW_SUM;
+    return is_gradient ? compile_weight_gradient(cuda, op, kernel, info, error)
+                       : compile_product(cuda, op, kernel, error);
 }

@@ -16,7 +16,8 @@ struct norm {
     struct fuse_kernel kernel;
     int64_t count;       /* SUM_SQUARES: elements */
     int64_t batch, n, k; /* LINEAR_DW_NORM */
-    int64_t rows;        /* of a panel of dw, or of a block of the two products */
+    struct fuse_earlier earlier;
+    int64_t rows; /* of a panel of dw, or of a block of the two products */
     uint64_t partial_bytes;
     uint64_t floats_bytes; /* of one result */
 };
@@ -44,8 +45,7 @@ static int run_panels(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
                                    .c_row = self->k};
     for (int64_t begin = 0; begin < self->n; begin += self->rows) {
         product.m = begin + self->rows < self->n ? self->rows : self->n - begin;
-        FUSE_TRY(
-            fuse_product_run(cuda, &product, (const float *)call->inputs[0] + begin, call->inputs[1], panel, error));
+        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, panel, error));
         FUSE_TRY(fuse_cuda_sum_products(cuda, panel, panel, product.m * self->k, begin > 0, call->workspace,
                                         call->outputs[0], error));
     }
@@ -104,7 +104,9 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
         self->batch = fuse_operand_rows(&op->inputs[0]);
         self->n = fuse_operand_columns(&op->inputs[0]);
         self->k = fuse_operand_columns(&op->inputs[1]);
-        const bool is_few_rows = (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
+        self->earlier = fuse_earlier_of(op);
+        const bool is_few_rows = self->earlier.count == 0 &&
+                                 (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
         self->kernel.run = is_few_rows ? run_blocks : run_panels;
         self->rows = is_few_rows ? BLOCK_FLOATS / self->batch : fuse_panel_rows(self->n, self->k);
         self->rows = self->rows < 1 ? 1 : self->rows;

@@ -28,7 +28,9 @@ int fuse_product_check(const struct fuse_cuda *cuda, const struct fuse_product *
 
 static struct form form_of(const struct fuse_cuda *cuda, const struct fuse_product *product)
 {
-    const bool is_b_plain = product->b_column == 1, is_a_plain = product->a_column == 1;
+    /* A single row or column has both strides 1; then only one of the forms has a length that cuBLAS accepts. */
+    const bool is_b_plain = product->b_column == 1 && product->b_row >= product->n;
+    const bool is_a_plain = product->a_column == 1 && product->a_row >= product->k;
     return (struct form){
         .first_transpose = is_b_plain ? FUSE_CUBLAS_NO_TRANSPOSE : FUSE_CUBLAS_TRANSPOSE,
         .second_transpose = is_a_plain ? FUSE_CUBLAS_NO_TRANSPOSE : FUSE_CUBLAS_TRANSPOSE,

@@ -26,4 +26,15 @@ int fuse_product_run(struct fuse_cuda *cuda, const struct fuse_product *product,
 int fuse_products_run(struct fuse_cuda *cuda, const struct fuse_product *product, const void *const *a,
                       const void *const *b, void *const *c, int64_t count, struct fuse_error *error);
 
+/* The earlier micro-batches of LINEAR_DW_SUM: rows of each, and how many there are. */
+struct fuse_earlier {
+    int64_t rows, count;
+};
+
+/* linear.c: what an op has of them; and rows [begin, begin + product.m) of dy^T x, summed over all micro-batches in
+ * order, inputs being the op's. product: of the present batch. */
+struct fuse_earlier fuse_earlier_of(const struct fuse_op *op);
+int fuse_form_panel(struct fuse_cuda *cuda, struct fuse_product product, const struct fuse_earlier *earlier,
+                    void *const *inputs, int64_t begin, float *out, struct fuse_error *error);
+
 #endif

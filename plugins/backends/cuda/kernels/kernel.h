@@ -36,18 +36,22 @@ typedef unsigned long long uint64_t;
 #define FUSE_FIRST (FUSE_BLOCK_INDEX * FUSE_BLOCK + FUSE_THREAD)
 #define FUSE_STRIDE (FUSE_BLOCK_COUNT * FUSE_BLOCK)
 
-/* Threads of a block each bring one value; all of them get the sum. cells: (FUSE_BLOCK), shared. */
+/* Threads of a block each bring one value; all of them get the sum. cells: (FUSE_BLOCK), shared. Few barriers: 16
+ * threads sum 16 values each, then every thread the 16 sums. */
+#define FUSE_PARTS 16
 FUSE_DEVICE double fuse_block_sum(double value, double *cells)
 {
-    FUSE_SYNC(); /* whoever read an earlier sum is done */
+    FUSE_SYNC(); /* whoever read an earlier result is done */
     cells[FUSE_THREAD] = value;
-    for (int half = FUSE_BLOCK / 2; half > 0; half /= 2) {
-        FUSE_SYNC();
-        if (FUSE_THREAD < half)
-            cells[FUSE_THREAD] += cells[FUSE_THREAD + half];
-    }
     FUSE_SYNC();
-    return cells[0];
+    if (FUSE_THREAD < FUSE_PARTS)
+        for (int i = FUSE_THREAD + FUSE_PARTS; i < FUSE_BLOCK; i += FUSE_PARTS)
+            cells[FUSE_THREAD] += cells[i];
+    FUSE_SYNC();
+    double sum = 0.0;
+    for (int i = 0; i < FUSE_PARTS; i++)
+        sum += cells[i];
+    return sum;
 }
 
 /* The same for the largest; where one is NaN, any. */
@@ -55,13 +59,17 @@ FUSE_DEVICE double fuse_block_largest(double value, double *cells)
 {
     FUSE_SYNC();
     cells[FUSE_THREAD] = value;
-    for (int half = FUSE_BLOCK / 2; half > 0; half /= 2) {
-        FUSE_SYNC();
-        if (FUSE_THREAD < half && cells[FUSE_THREAD + half] > cells[FUSE_THREAD])
-            cells[FUSE_THREAD] = cells[FUSE_THREAD + half];
-    }
     FUSE_SYNC();
-    return cells[0];
+    if (FUSE_THREAD < FUSE_PARTS)
+        for (int i = FUSE_THREAD + FUSE_PARTS; i < FUSE_BLOCK; i += FUSE_PARTS)
+            if (cells[i] > cells[FUSE_THREAD])
+                cells[FUSE_THREAD] = cells[i];
+    FUSE_SYNC();
+    double largest = cells[0];
+    for (int i = 1; i < FUSE_PARTS; i++)
+        if (cells[i] > largest)
+            largest = cells[i];
+    return largest;
 }
 
 /* Element i of float32 or bfloat16 values. A bfloat16 is the upper half of a float32, rounded to nearest, ties to even;
