@@ -85,8 +85,12 @@ static int open_backend(const struct fuse_host *host, const struct fuse_backend_
     }
     processor_name(name, sizeof(name));
     fuse_products_describe(library, sizeof(library));
-    snprintf(cpu->description, sizeof(cpu->description), "%s, %d thread%s, %s, %s", name, cpu->thread_count,
-             cpu->thread_count == 1 ? "" : "s", library, instruction_set());
+    const struct fuse_product_shape large = {.m = 4096, .n = 4096, .k = 4096, .is_bfloat16 = true};
+    const char *const narrow = !cpu->is_bfloat16                                ? ""
+                               : fuse_product_uses_tiles(cpu->products, &large) ? ", bf16 multiplied as float32"
+                                                                                : ", bf16 multiplied as such";
+    snprintf(cpu->description, sizeof(cpu->description), "%s, %d thread%s, %s, %s%s", name, cpu->thread_count,
+             cpu->thread_count == 1 ? "" : "s", library, instruction_set(), narrow);
     *instance = cpu;
     return FUSERUN_OK;
 }

@@ -296,7 +296,7 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     shape.k = batch;
     shape.m = panel_rows;
     self->shared = shape;
-    self->shares_x = panel_count > 1 && fuse_tiles_pay(&shape);
+    self->shares_x = panel_count > 1 && fuse_product_uses_tiles(cpu->products, &shape);
     if (status == FUSERUN_OK)
         status = create_products(cpu, self, &shape, PRODUCT_PRESENT, error);
     if (status != FUSERUN_OK) {

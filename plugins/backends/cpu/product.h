@@ -56,6 +56,9 @@ int fuse_products_open(const struct fuse_host *host, int thread_count, struct fu
 void fuse_products_close(struct fuse_products **products);
 void fuse_products_describe(char *text, size_t size); /* "oneDNN 2.6.3" */
 
+/* Whether our own tiles will make such a product. */
+bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape);
+
 int fuse_product_create(struct fuse_products *products, const struct fuse_product_shape *shape,
                         struct fuse_product **product, struct fuse_error *error);
 void fuse_product_free(struct fuse_product **product);

@@ -65,6 +65,12 @@ void fuse_products_describe(char *text, size_t size)
     }
 }
 
+bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape)
+{
+    (void)products;
+    return shape->is_bfloat16 || fuse_tiles_pay(shape);
+}
+
 int fuse_product_create(struct fuse_products *products, const struct fuse_product_shape *shape,
                         struct fuse_product **product, struct fuse_error *error)
 {
@@ -81,7 +87,7 @@ int fuse_product_create(struct fuse_products *products, const struct fuse_produc
         return products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
     self->products = products;
     self->shape = *shape;
-    self->is_tiles = fuse_tiles_pay(shape);
+    self->is_tiles = fuse_product_uses_tiles(products, shape);
     /* With one row (or column) both strides may be 1; the leading dimension must still be a valid one. */
     self->a_form = shape->a_column == 1 ? CblasNoTrans : CblasTrans;
     self->b_form = shape->b_column == 1 ? CblasNoTrans : CblasTrans;

@@ -1,6 +1,11 @@
 /* Products from oneDNN's matmul primitive (its sgemm is slower for a transposed b). Weights are used as they lie, by
  * strides; scratch is the caller's. A primitive made under one thread's setting and run under the same does its sums in
- * an order of its own, whatever the number of workers around it. */
+ * an order of its own, whatever the number of workers around it.
+ *
+ * In bfloat16, where the processor multiplies it, operands that are float32 are rounded into scratch first: a weight a
+ * block of c's columns at a time, whose thread then multiplies by it from its cache. So no second copy of a weight is
+ * kept or written to memory, and every sum is one thread's. Other processors have our own tiles do it. */
+#include "bfloat16.h"
 #include "product.h"
 #include "product_tiles.h"
 #include "threads.h"
@@ -11,11 +16,13 @@
 #include <stdlib.h>
 
 #define MAX_ARGUMENTS 5
+#define BLOCK_COLUMNS 64
 
 struct fuse_products {
     const struct fuse_host *host;
     int thread_count;
     dnnl_engine_t engine;
+    dnnl_data_type_t narrow; /* how operands of bfloat16 products are multiplied; undefined: not by the library */
 };
 
 /* What one call at a time needs for itself. */
@@ -26,15 +33,27 @@ struct lane {
     dnnl_exec_arg_t arguments[MAX_ARGUMENTS];
 };
 
+/* One primitive, and what its calls need. */
+struct matmul {
+    const struct fuse_products *products;
+    struct fuse_product_shape shape; /* of the operands that it is given */
+    int inner_threads;
+    uint64_t scratch_bytes;
+    dnnl_primitive_t primitive;
+    int lane_count;
+    struct lane *lanes;
+};
+
 struct fuse_product {
     const struct fuse_products *products;
     struct fuse_product_shape shape;
     bool is_tiles;
-    int inner_threads;
+    bool converts_a, converts_b; /* into scratch, before they are multiplied */
+    int64_t block_columns;       /* of c, that one matmul makes */
+    struct matmul block, last;   /* last: the last block, where it is narrower */
+    uint64_t a_bytes, b_bytes;   /* of what is converted: a, and b for one block */
+    uint64_t worker_bytes;       /* a worker's scratch */
     uint64_t workspace_bytes;
-    dnnl_primitive_t primitive;
-    int lane_count;
-    struct lane *lanes;
 };
 
 #define TRY_DNNL(what, expression)                                                                                     \
@@ -65,6 +84,12 @@ int fuse_products_open(const struct fuse_host *host, int thread_count, struct fu
     self->host = host;
     self->thread_count = thread_count;
     TRY_DNNL("make its CPU engine", dnnl_engine_create(&self->engine, dnnl_cpu, 0));
+    if ((dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16)
+        self->narrow = dnnl_bf16;
+#ifdef FUSE_TILES_NEVER /* tests: the same way, with the rounded numbers in floats */
+    else
+        self->narrow = dnnl_f32;
+#endif
 out:
     if (status != FUSERUN_OK)
         fuse_products_close(&self);
@@ -88,8 +113,12 @@ void fuse_products_describe(char *text, size_t size)
     snprintf(text, size, "oneDNN %d.%d.%d", version->major, version->minor, version->patch);
 }
 
-static int create_primitive(struct fuse_product *self, dnnl_memory_desc_t *a, dnnl_memory_desc_t *b,
-                            dnnl_memory_desc_t *bias, dnnl_memory_desc_t *c, dnnl_memory_desc_t *scratch,
+static dnnl_data_type_t type_of(bool is_bfloat16)
+{
+    return is_bfloat16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static int create_primitive(struct matmul *self, dnnl_memory_desc_t descriptions[MAX_ARGUMENTS],
                             struct fuse_error *error)
 {
     const struct fuse_host *const host = self->products->host;
@@ -99,15 +128,19 @@ static int create_primitive(struct fuse_product *self, dnnl_memory_desc_t *a, dn
     dnnl_post_ops_t post_ops = NULL;
     dnnl_primitive_desc_t description = NULL;
     dnnl_matmul_desc_t matmul;
-    const dnnl_data_type_t f32 = dnnl_f32;
+    dnnl_memory_desc_t *const a = &descriptions[0], *const b = &descriptions[1], *const bias = &descriptions[2];
+    dnnl_memory_desc_t *const c = &descriptions[3], *const scratch = &descriptions[4];
 
-    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(a, 2, (const dnnl_dims_t){shape->m, shape->k}, f32,
+    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(a, 2, (const dnnl_dims_t){shape->m, shape->k},
+                                                                   type_of(shape->a_is_bfloat16),
                                                                    (const dnnl_dims_t){shape->a_row, shape->a_column}));
-    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(b, 2, (const dnnl_dims_t){shape->k, shape->n}, f32,
+    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(b, 2, (const dnnl_dims_t){shape->k, shape->n},
+                                                                   type_of(shape->b_is_bfloat16),
                                                                    (const dnnl_dims_t){shape->b_row, shape->b_column}));
-    TRY_DNNL("describe a bias", dnnl_memory_desc_init_by_strides(bias, 2, (const dnnl_dims_t){1, shape->n}, f32,
+    TRY_DNNL("describe a bias", dnnl_memory_desc_init_by_strides(bias, 2, (const dnnl_dims_t){1, shape->n}, dnnl_f32,
                                                                  (const dnnl_dims_t){shape->n, 1}));
-    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(c, 2, (const dnnl_dims_t){shape->m, shape->n}, f32,
+    TRY_DNNL("describe a matrix", dnnl_memory_desc_init_by_strides(c, 2, (const dnnl_dims_t){shape->m, shape->n},
+                                                                   type_of(shape->c_is_bfloat16),
                                                                    (const dnnl_dims_t){fuse_product_c_row(shape), 1}));
     TRY_DNNL("describe a product", dnnl_matmul_desc_init(&matmul, a, b, shape->has_bias ? bias : NULL, c));
     TRY_DNNL("make attributes", dnnl_primitive_attr_create(&attributes));
@@ -120,7 +153,7 @@ static int create_primitive(struct fuse_product *self, dnnl_memory_desc_t *a, dn
     TRY_DNNL("find a kernel for a matrix product",
              dnnl_primitive_desc_create(&description, &matmul, attributes, self->products->engine, NULL));
     *scratch = *dnnl_primitive_desc_query_md(description, dnnl_query_scratchpad_md, 0);
-    self->workspace_bytes = dnnl_memory_desc_get_size(scratch);
+    self->scratch_bytes = dnnl_memory_desc_get_size(scratch);
     TRY_DNNL("make a matrix product", dnnl_primitive_create(&self->primitive, description));
 out:
     if (description != NULL)
@@ -132,8 +165,8 @@ out:
     return status;
 }
 
-static int create_argument(struct fuse_product *self, struct lane *lane, int argument,
-                           const dnnl_memory_desc_t *description, dnnl_memory_t *memory, struct fuse_error *error)
+static int create_argument(struct matmul *self, struct lane *lane, int argument, const dnnl_memory_desc_t *description,
+                           dnnl_memory_t *memory, struct fuse_error *error)
 {
     const struct fuse_host *const host = self->products->host;
     int status = FUSERUN_OK;
@@ -145,8 +178,8 @@ out:
     return status;
 }
 
-static int create_lane(struct fuse_product *self, struct lane *lane,
-                       const dnnl_memory_desc_t descriptions[MAX_ARGUMENTS], struct fuse_error *error)
+static int create_lane(struct matmul *self, struct lane *lane, const dnnl_memory_desc_t descriptions[MAX_ARGUMENTS],
+                       struct fuse_error *error)
 {
     const struct fuse_host *const host = self->products->host;
     int status = FUSERUN_OK;
@@ -158,55 +191,35 @@ static int create_lane(struct fuse_product *self, struct lane *lane,
     if (self->shape.has_bias &&
         (status = create_argument(self, lane, DNNL_ARG_BIAS, &descriptions[2], &lane->bias, error)) != FUSERUN_OK)
         goto out;
-    if (self->workspace_bytes > 0)
+    if (self->scratch_bytes > 0)
         status = create_argument(self, lane, DNNL_ARG_SCRATCHPAD, &descriptions[4], &lane->scratch, error);
 out:
     return status;
 }
 
-int fuse_product_create(struct fuse_products *products, const struct fuse_product_shape *shape,
-                        struct fuse_product **product, struct fuse_error *error)
+static int create_matmul(const struct fuse_products *products, const struct fuse_product_shape *shape, int lane_count,
+                         int inner_threads, struct matmul *self, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
     dnnl_memory_desc_t descriptions[MAX_ARGUMENTS]; /* a, b, bias, c, scratch */
-    const int lane_count = shape->worker_count > 0 ? shape->worker_count : 1;
-    struct fuse_product *self = calloc(1, sizeof(*self));
-    if (self == NULL)
-        return products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
-    self->products = products;
-    self->shape = *shape;
-    self->is_tiles = fuse_tiles_pay(shape);
-    self->inner_threads = shape->worker_count > 0 ? 1 : products->thread_count;
-    if (self->is_tiles) {
-        self->workspace_bytes = fuse_tiles_workspace_bytes(shape, products->thread_count);
-        *product = self;
-        return FUSERUN_OK;
-    }
-
-    const int threads_before = fuse_threads_set_inner(self->inner_threads);
+    *self = (struct matmul){.products = products, .shape = *shape, .inner_threads = inner_threads};
+    const int threads_before = fuse_threads_set_inner(inner_threads);
     self->lanes = calloc((size_t)lane_count, sizeof(self->lanes[0]));
     if (self->lanes == NULL) {
         status = products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
         goto out;
     }
     self->lane_count = lane_count;
-    status = create_primitive(self, &descriptions[0], &descriptions[1], &descriptions[2], &descriptions[3],
-                              &descriptions[4], error);
+    status = create_primitive(self, descriptions, error);
     for (int i = 0; i < lane_count && status == FUSERUN_OK; i++)
         status = create_lane(self, &self->lanes[i], descriptions, error);
 out:
     fuse_threads_set_inner(threads_before);
-    if (status != FUSERUN_OK)
-        fuse_product_free(&self);
-    *product = self;
     return status;
 }
 
-void fuse_product_free(struct fuse_product **product)
+static void free_matmul(struct matmul *self)
 {
-    struct fuse_product *const self = *product;
-    if (self == NULL)
-        return;
     for (int i = 0; i < self->lane_count; i++) {
         struct lane *const lane = &self->lanes[i];
         for (int j = 0; j < lane->argument_count; j++)
@@ -217,13 +230,7 @@ void fuse_product_free(struct fuse_product **product)
     if (self->primitive != NULL)
         dnnl_primitive_destroy(self->primitive);
     free(self->lanes);
-    free(self);
-    *product = NULL;
-}
-
-uint64_t fuse_product_workspace_bytes(const struct fuse_product *product)
-{
-    return product->workspace_bytes;
+    *self = (struct matmul){0};
 }
 
 /* oneDNN writes neither a nor b. */
@@ -236,26 +243,218 @@ static dnnl_status_t point(dnnl_memory_t memory, const void *at)
     return memory == NULL ? dnnl_success : dnnl_memory_set_data_handle(memory, pointer.to);
 }
 
-int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
-                     void *c, void *workspace, struct fuse_error *error)
+static int run_matmul(const struct matmul *self, int worker, const void *a, const void *b, const float *bias, void *c,
+                      void *scratch, struct fuse_error *error)
 {
-    const struct fuse_host *const host = product->products->host;
+    const struct fuse_host *const host = self->products->host;
     int status = FUSERUN_OK;
-    if (product->is_tiles) {
-        fuse_tiles_product(&product->shape, product->products->thread_count, a, b, bias, c, workspace);
-        return status;
-    }
-    struct lane *const lane = &product->lanes[worker];
-    const int threads_before = fuse_threads_set_inner(product->inner_threads);
+    struct lane *const lane = &self->lanes[worker];
+    const int threads_before = fuse_threads_set_inner(self->inner_threads);
     TRY_DNNL("use a matrix", point(lane->a, a));
     TRY_DNNL("use a matrix", point(lane->b, b));
     TRY_DNNL("use a bias", point(lane->bias, bias));
     TRY_DNNL("use a matrix", point(lane->c, c));
-    TRY_DNNL("use a scratchpad", point(lane->scratch, workspace));
+    TRY_DNNL("use a scratchpad", point(lane->scratch, scratch));
     TRY_DNNL("run a matrix product",
-             dnnl_primitive_execute(product->primitive, lane->stream, lane->argument_count, lane->arguments));
+             dnnl_primitive_execute(self->primitive, lane->stream, lane->argument_count, lane->arguments));
     TRY_DNNL("finish a matrix product", dnnl_stream_wait(lane->stream));
 out:
     fuse_threads_set_inner(threads_before);
     return status;
+}
+
+/* ---- products ------------------------------------------------------------------------------------------------- */
+
+bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape)
+{
+    if (shape->is_bfloat16 &&
+        (products->narrow == dnnl_data_type_undef || (products->narrow == dnnl_f32 && shape->c_is_bfloat16)))
+        return true;
+    return fuse_tiles_pay(shape);
+}
+
+static uint64_t narrow_bytes(const struct fuse_products *products, int64_t count)
+{
+    return fuse_round_up((uint64_t)count * (products->narrow == dnnl_bf16 ? sizeof(uint16_t) : sizeof(float)), 64);
+}
+
+/* The shape of one block's matmul, whose converted operands are dense. */
+static struct fuse_product_shape block_shape(const struct fuse_product *self, int64_t columns)
+{
+    struct fuse_product_shape shape = self->shape;
+    const bool is_narrow = shape.is_bfloat16 && self->products->narrow == dnnl_bf16;
+    shape.c_row = fuse_product_c_row(&self->shape);
+    shape.n = columns;
+    shape.a_is_bfloat16 = shape.b_is_bfloat16 = is_narrow;
+    if (self->converts_a) {
+        shape.a_row = shape.a_column == 1 ? shape.k : 1;
+        shape.a_column = shape.a_column == 1 ? 1 : shape.m;
+    }
+    if (self->converts_b) {
+        shape.b_row = shape.b_column == 1 ? columns : 1;
+        shape.b_column = shape.b_column == 1 ? 1 : shape.k;
+    }
+    return shape;
+}
+
+static int create_blocks(struct fuse_product *self, struct fuse_error *error)
+{
+    const struct fuse_products *const products = self->products;
+    const struct fuse_product_shape *const shape = &self->shape;
+    const bool is_whole = shape->worker_count > 0 || !shape->is_bfloat16;
+    const int workers = shape->worker_count > 0 ? shape->worker_count : is_whole ? 1 : products->thread_count;
+    const int inner_threads = shape->worker_count > 0 || !is_whole ? 1 : products->thread_count;
+    self->converts_a = shape->is_bfloat16 && (!shape->a_is_bfloat16 || products->narrow != dnnl_bf16);
+    self->converts_b = shape->is_bfloat16 && (!shape->b_is_bfloat16 || products->narrow != dnnl_bf16);
+    self->block_columns = is_whole || shape->n < BLOCK_COLUMNS ? shape->n : BLOCK_COLUMNS;
+    const int64_t rest = shape->n % self->block_columns;
+    const struct fuse_product_shape block = block_shape(self, self->block_columns), last = block_shape(self, rest);
+    FUSE_TRY(create_matmul(products, &block, workers, inner_threads, &self->block, error));
+    if (rest > 0)
+        FUSE_TRY(create_matmul(products, &last, workers, inner_threads, &self->last, error));
+    self->a_bytes = self->converts_a ? narrow_bytes(products, shape->m * shape->k) : 0;
+    self->b_bytes = self->converts_b ? narrow_bytes(products, self->block_columns * shape->k) : 0;
+    const uint64_t scratch =
+        self->block.scratch_bytes > self->last.scratch_bytes ? self->block.scratch_bytes : self->last.scratch_bytes;
+    self->worker_bytes = self->b_bytes + fuse_round_up(scratch, 64);
+    self->workspace_bytes = self->a_bytes + self->worker_bytes * (uint64_t)(is_whole ? 1 : products->thread_count);
+    return FUSERUN_OK;
+}
+
+int fuse_product_create(struct fuse_products *products, const struct fuse_product_shape *shape,
+                        struct fuse_product **product, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    struct fuse_product *self = calloc(1, sizeof(*self));
+    if (self == NULL)
+        return products->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for a matrix product");
+    self->products = products;
+    self->shape = *shape;
+    self->is_tiles = fuse_product_uses_tiles(products, shape);
+    if (!self->is_tiles)
+        status = create_blocks(self, error);
+    if (status == FUSERUN_ERROR_UNSUPPORTED && shape->is_bfloat16) { /* by this version of the library */
+        free_matmul(&self->block);
+        free_matmul(&self->last);
+        self->is_tiles = true;
+        status = FUSERUN_OK;
+    }
+    if (self->is_tiles)
+        self->workspace_bytes = fuse_tiles_workspace_bytes(shape, products->thread_count);
+    if (status != FUSERUN_OK)
+        fuse_product_free(&self);
+    *product = self;
+    return status;
+}
+
+void fuse_product_free(struct fuse_product **product)
+{
+    struct fuse_product *const self = *product;
+    if (self == NULL)
+        return;
+    free_matmul(&self->block);
+    free_matmul(&self->last);
+    free(self);
+    *product = NULL;
+}
+
+uint64_t fuse_product_workspace_bytes(const struct fuse_product *product)
+{
+    return product->workspace_bytes;
+}
+
+/* `count` numbers as they are multiplied. */
+static void convert_run(const struct fuse_products *products, void *to, int64_t at, const void *from, bool is_bfloat16,
+                        int64_t count)
+{
+    if (products->narrow == dnnl_bf16) {
+        fuse_narrow((uint16_t *)to + at, from, count);
+    } else if (is_bfloat16) {
+        fuse_widen((float *)to + at, from, count);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            ((float *)to)[at + i] = fuse_widen_one(fuse_narrow_one(((const float *)from)[i]));
+    }
+}
+
+/* One call, or with worker_count 0 all of its blocks. */
+struct call {
+    const struct fuse_product *self;
+    const void *a; /* converted */
+    const void *b;
+    const float *bias;
+    void *c;
+    char *workspace; /* a worker's, or all workers' */
+    struct fuse_error *error;
+    int status; /* the first failure's */
+};
+
+static const void *convert_a(const struct fuse_product *self, const void *a, void *to)
+{
+    const struct fuse_product_shape *const shape = &self->shape;
+    const bool by_rows = shape->a_column == 1;
+    const int64_t count = by_rows ? shape->m : shape->k, run = by_rows ? shape->k : shape->m;
+    for (int64_t i = 0; i < count; i++)
+        convert_run(self->products, to, i * run, fuse_product_a(shape, a, by_rows ? i : 0, by_rows ? 0 : i),
+                    shape->a_is_bfloat16, run);
+    return to;
+}
+
+static const void *convert_b(const struct fuse_product *self, const void *b, int64_t begin, int64_t columns, void *to)
+{
+    const struct fuse_product_shape *const shape = &self->shape;
+    const bool by_rows = shape->b_column == 1;
+    const int64_t count = by_rows ? shape->k : columns, run = by_rows ? columns : shape->k;
+    for (int64_t i = 0; i < count; i++)
+        convert_run(self->products, to, i * run, fuse_product_b(shape, b, by_rows ? i : 0, by_rows ? begin : begin + i),
+                    shape->b_is_bfloat16, run);
+    return to;
+}
+
+/* Columns [task * block_columns, ...) of c. */
+static int run_block(const struct call *call, int64_t task, int worker, char *workspace, struct fuse_error *error)
+{
+    const struct fuse_product *const self = call->self;
+    const int64_t begin = task * self->block_columns, left = self->shape.n - begin;
+    const bool is_last = left < self->block_columns;
+    const void *const b = self->converts_b
+                              ? convert_b(self, call->b, begin, is_last ? left : self->block_columns, workspace)
+                              : fuse_product_b(&self->shape, call->b, 0, begin);
+    return run_matmul(is_last ? &self->last : &self->block, worker, call->a, b,
+                      call->bias != NULL ? call->bias + begin : NULL, fuse_product_c(&self->shape, call->c, 0, begin),
+                      workspace + self->b_bytes, error);
+}
+
+static void run_task(const void *context, int64_t task, int worker)
+{
+    struct call *const call = *(struct call *const *)context;
+    struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
+    const int status =
+        run_block(call, task, worker, call->workspace + (uint64_t)worker * call->self->worker_bytes, &error);
+    if (status != FUSERUN_OK)
+        fuse_keep_failure(&call->status, call->error, status, &error);
+}
+
+int fuse_product_run(const struct fuse_product *product, int worker, const void *a, const void *b, const float *bias,
+                     void *c, void *workspace, struct fuse_error *error)
+{
+    const struct fuse_product_shape *const shape = &product->shape;
+    if (product->is_tiles) {
+        fuse_tiles_product(shape, product->products->thread_count, a, b, bias, c, workspace);
+        return FUSERUN_OK;
+    }
+    struct call call = {.self = product,
+                        .a = product->converts_a ? convert_a(product, a, workspace) : a,
+                        .b = b,
+                        .bias = bias,
+                        .c = c,
+                        .workspace = (char *)workspace + product->a_bytes,
+                        .error = error,
+                        .status = FUSERUN_OK};
+    if (shape->worker_count > 0 || !shape->is_bfloat16)
+        return run_block(&call, 0, worker, call.workspace, error);
+    struct call *const context = &call;
+    fuse_threads_tasks(product->products->thread_count,
+                       (shape->n + product->block_columns - 1) / product->block_columns, run_task, &context);
+    return call.status;
 }

@@ -42,6 +42,12 @@ void fuse_products_describe(char *text, size_t size)
     snprintf(text, size, "plain loops");
 }
 
+bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape)
+{
+    (void)products, (void)shape;
+    return true;
+}
+
 int fuse_product_create(struct fuse_products *products, const struct fuse_product_shape *shape,
                         struct fuse_product **product, struct fuse_error *error)
 {

@@ -163,9 +163,10 @@ static double multiplications(const struct fuse_product_shape *shape)
 bool fuse_tiles_pay(const struct fuse_product_shape *shape)
 {
 #ifdef FUSE_TILES_NEVER /* tests of the libraries */
-    return shape->is_bfloat16;
+    (void)shape;
+    return false;
 #else
-    return shape->is_bfloat16 || !has_avx512() || multiplications(shape) <= LIBRARY_PRODUCT;
+    return !has_avx512() || multiplications(shape) <= LIBRARY_PRODUCT;
 #endif
 }
 
@@ -214,12 +215,14 @@ static void run_block(const struct run *run, int64_t begin, int64_t end, int64_t
     struct fuse_product_shape shape = *run->shape;
     float *const block = (float *)(void *)(workspace + run->packing_bytes);
     shape.m = end - begin;
-    for (int64_t i = begin; i < end && shape.accumulate; i++)
-        fuse_widen(block + (i - begin) * columns, fuse_product_c(&shape, run->c, i, column), columns);
+    /* whole rows lie one behind the other */
+    const int64_t each = columns == fuse_product_c_row(&shape) ? end - begin : 1;
+    for (int64_t i = begin; i < end && shape.accumulate; i += each)
+        fuse_widen(block + (i - begin) * columns, fuse_product_c(&shape, run->c, i, column), each * columns);
     run->columns(&shape, column, column + columns, fuse_product_a(&shape, run->a, begin, 0), run->b, NULL, run->bias,
                  shape.accumulate, block, columns, (float *)(void *)workspace);
-    for (int64_t i = begin; i < end; i++)
-        fuse_narrow(fuse_product_c(&shape, run->c, i, column), block + (i - begin) * columns, columns);
+    for (int64_t i = begin; i < end; i += each)
+        fuse_narrow(fuse_product_c(&shape, run->c, i, column), block + (i - begin) * columns, each * columns);
 }
 
 /* Rows [first, last) and columns [begin, end) of c. */
