@@ -198,11 +198,16 @@ static void add_phases(struct fuse_report *const *reports, size_t count, const s
     }
 }
 
+/* Of an axis, which has far fewer: a step that is lost in rounding, as of losses of 1e17, comes to no end. */
+enum { MOST_TICKS = 20 };
+
 static void add_number_axis(double left, double right, double min, double max, double bottom, int lines,
                             const char *unit, struct fuse_text *text)
 {
     const double step = fuse_chart_step(max - min > 0 ? max - min : 1, lines);
-    for (double value = ceil(min / step - 1e-9) * step; value <= max + step * 1e-6; value += step) {
+    const double first = ceil(min / step - 1e-9) * step;
+    for (int i = 0; i < MOST_TICKS && first + i * step <= max + step * 1e-6; i++) {
+        const double value = first + i * step;
         const double x = left + (max > min ? (value - min) / (max - min) : 0) * (right - left);
         fuse_text_addf(text,
                        "<line class=\"edge\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
@@ -337,7 +342,8 @@ void fuse_chart_losses(struct fuse_report *const *reports, size_t count, const s
         const double step = fuse_chart_step(max > min ? max - min : fmax(fabs(max), 1e-6), 4);
         frame.min = floor(min / step) * step;
         frame.max = fmax(ceil(max / step) * step, frame.min + step);
-        for (double value = frame.min; value <= frame.max + step / 2; value += step) {
+        for (int k = 0; k < MOST_TICKS && frame.min + k * step <= frame.max + step / 2; k++) {
+            const double value = frame.min + k * step;
             const double y = fuse_chart_y(&frame, value);
             fuse_text_addf(text,
                            "<line class=\"grid\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
