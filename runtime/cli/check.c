@@ -1,8 +1,10 @@
 #include "cli/cli.h"
 #include "config/options.h"
 #include "train/fit.h"
+#include "train/image.h"
 #include "train/outputs.h"
 #include "train/progress.h"
+#include "train/resume.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -264,6 +266,23 @@ static void add_costs(struct fuse_experiment *experiment, struct fuse_text *text
                            : "; no weight moves in an update with a bad gradient");
 }
 
+static void add_checkpoints(const struct fuse_experiment *experiment, struct fuse_text *text)
+{
+    char shown[FUSE_BYTES_CHARS];
+    const char *bytes = fuse_bytes_show(fuse_image_copy_bytes(experiment), shown);
+    if (experiment->resume != NULL)
+        fuse_text_addf(text, "resume      from step %" PRId64 ", %s\n", experiment->resume->record.step,
+                       experiment->resume->path);
+    if (experiment->checkpoint_every == 0)
+        return;
+    fuse_text_addf(text, "checkpoints every %" PRId64 " updates, %" PRId64 " kept, %s each",
+                   experiment->checkpoint_every,
+                   fuse_option_integer(fuse_config_options(experiment->config, "checkpoint"), "keep"), bytes);
+    if (experiment->checkpoints_in_background)
+        fuse_text_addf(text, "; background: the copy they are written from takes %s of workspace", bytes);
+    fuse_text_add(text, "\n");
+}
+
 static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)
 {
     fuse_config_write(experiment->config, text);
@@ -283,6 +302,7 @@ static int add_plan(struct fuse_experiment *experiment, struct fuse_text *text, 
     if (batches % experiment->accumulate != 0)
         fuse_text_addf(text, ", an epoch's last of %" PRId64, batches % experiment->accumulate);
     fuse_text_add(text, "\n");
+    add_checkpoints(experiment, text);
     FUSE_TRY(add_schedule(experiment, text, error));
     add_memory(experiment, text);
     add_costs(experiment, text);

@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "files/checkpoint_file.h"
 #include "files/files.h"
 #include "files/weights_file.h"
 
@@ -52,18 +53,30 @@ static int describe(const struct fuse_weights_file *file, const struct fuse_weig
     return FUSERUN_OK;
 }
 
+/* Of a checkpoint, PyTorch gets the weights. */
+static bool is_weight(const struct fuse_weights_entry *entry)
+{
+    return !fuse_checkpoint_is_state(entry->name);
+}
+
 static int write_pth(const struct fuse_weights_file *file, const char *to, struct fuse_error *error)
 {
     int status = FUSERUN_OK;
+    size_t weights = 0;
     const size_t count = fuse_weights_file_count(file);
     struct fuse_safetensors_output *outputs = calloc(count + 1, sizeof *outputs);
     struct source *sources = calloc(count + 1, sizeof *sources);
     char *chunk = malloc(CHUNK_BYTES);
     if (outputs == NULL || sources == NULL || chunk == NULL)
         FUSE_TRY_OUT(fuse_fail_memory(error, "writing weights", count * sizeof *outputs + CHUNK_BYTES));
-    for (size_t i = 0; i < count; i++)
-        FUSE_TRY_OUT(describe(file, fuse_weights_file_entry(file, i), chunk, &sources[i], &outputs[i], error));
-    FUSE_TRY_OUT(fuse_pth_write(to, outputs, count, error));
+    for (size_t i = 0; i < count; i++) {
+        const struct fuse_weights_entry *entry = fuse_weights_file_entry(file, i);
+        if (!is_weight(entry))
+            continue;
+        FUSE_TRY_OUT(describe(file, entry, chunk, &sources[weights], &outputs[weights], error));
+        weights++;
+    }
+    FUSE_TRY_OUT(fuse_pth_write(to, outputs, weights, error));
 out:
     for (size_t i = 0; sources != NULL && i < count; i++)
         free(sources[i].shape);
@@ -77,9 +90,12 @@ static int print_done(const struct fuse_weights_file *file, const char *to, bool
 {
     struct fuse_text text = {0};
     uint64_t elements = 0;
-    const size_t count = fuse_weights_file_count(file);
-    for (size_t i = 0; i < count; i++)
-        elements += fuse_weights_file_entry(file, i)->element_count;
+    size_t count = 0;
+    for (size_t i = 0; i < fuse_weights_file_count(file); i++) {
+        const struct fuse_weights_entry *entry = fuse_weights_file_entry(file, i);
+        elements += is_weight(entry) ? entry->element_count : 0;
+        count += is_weight(entry);
+    }
     if (wants_json) {
         fuse_text_add(&text, "{\"file\":");
         fuse_text_add_json(&text, to);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- plugins
@@ -303,9 +304,12 @@ static void check_value(struct fuse_config *config, const struct fuse_section *s
                         "'" FUSE_SHOWN "' is not one of auto, none, a size (512MiB, 2GiB)", FUSE_SHOW(value->texts[0]));
         return;
     }
-    const bool is_input = fuse_role_kind(section->role) == FUSERUN_KIND_DATASET || is_resume(section, &value->option);
-    if (config->resolver->checks_data_files && is_input && value->option.type == FUSERUN_OPTION_PATH &&
-        value->count == 1 && access(value->texts[0], R_OK) != 0) {
+    struct stat found;
+    const bool is_path = config->resolver->checks_data_files && value->option.type == FUSERUN_OPTION_PATH;
+    const bool is_data = is_path && value->count == 1 && fuse_role_kind(section->role) == FUSERUN_KIND_DATASET;
+    /* `latest` may have lost what it pointed at: then the one before counts. */
+    const bool is_checkpoint = is_path && is_resume(section, &value->option);
+    if ((is_data && access(value->texts[0], R_OK) != 0) || (is_checkpoint && lstat(value->texts[0], &found) != 0)) {
         fuse_entry_fail(config, diagnostics, section->name, entry, "cannot open '%s': %s", value->texts[0],
                         strerror(errno));
     }

@@ -28,8 +28,8 @@
  *     plugins            one line a plugin in use: KIND NAME VERSION
  *     config             the resolved config.ini
  *
- * Readers ignore keys that they do not know. What is not there: clock.step must be, all else has a meaning (0, "done",
- * nothing) when it is absent.
+ * Readers ignore keys that they do not know. checksums, format and clock.step must be there; all else has a meaning (0,
+ * "done", nothing) when it is absent.
  *
  * Files are written to a temporary name, synced, renamed: a file called step-NNNNNNNN.safetensors was whole once. */
 #ifndef FUSE_FILES_CHECKPOINT_FILE_H
@@ -70,8 +70,8 @@ int fuse_checkpoint_file_write(const char *path, const struct fuse_safetensors_o
                                const struct fuse_checkpoint_record *record, const struct fuse_checkpoint_texts *texts,
                                struct fuse_error *error);
 
-/* Opens a checkpoint and reads all of it once to see that it is whole. *is_checked: false where it has no checksums.
- * FUSERUN_ERROR_FORMAT: it is none, or damaged. texts live as long as the file. On failure *file is NULL. */
+/* Opens a checkpoint and reads all of it once to see that it is whole. *is_checked: false where its checksums are
+ * "none". FUSERUN_ERROR_FORMAT: it is none, or damaged. texts live as long as the file. On failure *file is NULL. */
 int fuse_checkpoint_file_open(const char *path, struct fuse_safetensors **file, struct fuse_checkpoint_record *record,
                               struct fuse_checkpoint_texts *texts, bool *is_checked, struct fuse_error *error);
 

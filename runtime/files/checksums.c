@@ -69,10 +69,10 @@ int fuse_checksums_verify(const struct fuse_safetensors *file, bool *has_checksu
     int status = FUSERUN_OK;
     const size_t count = fuse_safetensors_count(file);
     const char *digits = fuse_safetensors_metadata(file, FUSE_CHECKSUMS_KEY);
-    *has_checksums = digits != NULL;
-    if (digits == NULL)
+    *has_checksums = digits == NULL || strcmp(digits, FUSE_CHECKSUMS_NONE) != 0;
+    if (!*has_checksums)
         return FUSERUN_OK;
-    if (strlen(digits) != FUSE_CHECKSUM_DIGITS * (count + 1))
+    if (digits == NULL || strlen(digits) != FUSE_CHECKSUM_DIGITS * (count + 1))
         return damaged(file, "the header", error);
     XXH3_state_t *hash = XXH3_createState();
     char *chunk = malloc(CHUNK_BYTES);

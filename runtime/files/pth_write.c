@@ -371,34 +371,18 @@ out:
     return status;
 }
 
-/* Counts what a produce() hands over, so that a wrong count never makes a file. */
-struct sink {
-    struct writer *writer;
-    const struct fuse_safetensors_output *tensor;
-    uint64_t left;
-};
-
-static int sink_write(void *user, const void *bytes, size_t count, struct fuse_error *error)
+static int put_produced(void *user, const void *bytes, size_t count, struct fuse_error *error)
 {
-    struct sink *sink = user;
-    if (count > sink->left)
-        return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': more bytes to write than its shape takes",
-                         sink->tensor->name);
-    sink->left -= count;
-    return put_bytes(sink->writer, bytes, count, error);
+    return put_bytes(user, bytes, count, error);
 }
 
 static int put_tensor(struct writer *writer, const struct fuse_safetensors_output *tensor, size_t index,
                       struct fuse_error *error)
 {
     char name[sizeof writer->members->name];
-    struct sink sink = {writer, tensor, tensor->byte_count};
     (void)snprintf(name, sizeof name, ROOT "data/%zu", index);
     FUSE_TRY(begin_member(writer, name, tensor->byte_count, error));
-    FUSE_TRY(tensor->produce(tensor->user, tensor, sink_write, &sink, error));
-    if (sink.left != 0)
-        return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': fewer bytes to write than its shape takes",
-                         tensor->name);
+    FUSE_TRY(fuse_safetensors_produce(tensor, put_produced, writer, error));
     return end_member(writer, error);
 }
 

@@ -1,4 +1,4 @@
-/* files/ - formats on disk: safetensors (this file), and writing whole files safely. Uses base/.
+/* files/ - formats on disk: safetensors (this file), checkpoints, and writing whole files safely. Uses base/.
  *
  * safetensors: u64 little-endian header length, that many bytes of JSON, then the data. The reader trusts nothing:
  * every length and offset is checked before it is used, and nothing is allocated on the word of a file alone. */
@@ -43,6 +43,11 @@ struct fuse_safetensors_output {
                    struct fuse_error *error);
     void *user;
 };
+
+/* Has a tensor hand over its bytes to write(sink, ...), and counts them: a wrong count never makes a file. */
+int fuse_safetensors_produce(const struct fuse_safetensors_output *output,
+                             int (*write)(void *sink, const void *bytes, size_t count, struct fuse_error *error),
+                             void *sink, struct fuse_error *error);
 
 /* Writes to a temporary name in the same folder, syncs, renames, syncs the folder. metadata: pairs key, value, ...;
  * metadata_count counts the pairs. The order of the data is by dtype size, largest first, then name. */

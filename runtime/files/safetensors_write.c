@@ -9,25 +9,51 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Counts what a produce() hands over, so that a wrong count never makes a file. */
-struct sink {
-    struct fuse_output *output;
+/* ---- a tensor's bytes ------------------------------------------------------------------------------------------ */
+
+struct counter {
     const struct fuse_safetensors_output *tensor;
     uint64_t left;
+    int (*write)(void *sink, const void *bytes, size_t count, struct fuse_error *error);
+    void *sink;
+};
+
+static int count_bytes(void *user, const void *bytes, size_t count, struct fuse_error *error)
+{
+    struct counter *counter = user;
+    if (count > counter->left)
+        return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': more bytes to write than its shape takes",
+                         counter->tensor->name);
+    counter->left -= count;
+    return counter->write(counter->sink, bytes, count, error);
+}
+
+int fuse_safetensors_produce(const struct fuse_safetensors_output *output,
+                             int (*write)(void *sink, const void *bytes, size_t count, struct fuse_error *error),
+                             void *sink, struct fuse_error *error)
+{
+    struct counter counter = {output, output->byte_count, write, sink};
+    FUSE_TRY(output->produce(output->user, output, count_bytes, &counter, error));
+    if (counter.left != 0)
+        return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': fewer bytes to write than its shape takes",
+                         output->name);
+    return FUSERUN_OK;
+}
+
+struct sink {
+    struct fuse_output *output;
     XXH3_state_t *hash; /* NULL: nobody asks */
 };
 
-static int sink_write(void *user, const void *bytes, size_t count, struct fuse_error *error)
+static int write_bytes(void *user, const void *bytes, size_t count, struct fuse_error *error)
 {
-    struct sink *sink = user;
-    if (count > sink->left)
-        return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': more bytes to write than its shape takes",
-                         sink->tensor->name);
-    sink->left -= count;
+    const struct sink *sink = user;
     if (sink->hash != NULL)
         (void)XXH3_64bits_update(sink->hash, bytes, count);
     return fuse_output_write(sink->output, bytes, count, error);
 }
+
+/* ---- the header ------------------------------------------------------------------------------------------------ */
 
 static int compare_names(const void *a, const void *b)
 {
@@ -144,6 +170,8 @@ static int make_header(const struct fuse_safetensors_output *const *sorted, size
     return FUSERUN_OK;
 }
 
+/* ---- the file -------------------------------------------------------------------------------------------------- */
+
 /* All of it that is known before: the data's checksums are filled in already, the header's own comes last. */
 static int finish_header(struct fuse_output *output, struct fuse_text *header, struct fuse_error *error)
 {
@@ -154,14 +182,11 @@ static int finish_header(struct fuse_output *output, struct fuse_text *header, s
 static int write_data(struct fuse_output *output, const struct fuse_safetensors_output *const *sorted, size_t count,
                       XXH3_state_t *hash, char *digits, struct fuse_error *error)
 {
+    struct sink sink = {output, hash};
     for (size_t i = 0; i < count; i++) {
-        struct sink sink = {output, sorted[i], sorted[i]->byte_count, hash};
         if (hash != NULL)
             (void)XXH3_64bits_reset(hash);
-        FUSE_TRY(sorted[i]->produce(sorted[i]->user, sorted[i], sink_write, &sink, error));
-        if (sink.left != 0)
-            return fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL,
-                             "tensor '%s': fewer bytes to write than its shape takes", sorted[i]->name);
+        FUSE_TRY(fuse_safetensors_produce(sorted[i], write_bytes, &sink, error));
         if (hash != NULL)
             fuse_checksum_write(XXH3_64bits_digest(hash), digits + FUSE_CHECKSUM_DIGITS * (i + 1));
     }

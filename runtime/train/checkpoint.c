@@ -21,7 +21,6 @@ struct fuse_checkpoints {
     size_t keep;
     struct fuse_image *image;
     bool writes_in_background;
-    int64_t saved_count, waited_ns;
 
     /* The file being written: by this thread, or by one of its own. */
     int64_t step;
@@ -214,9 +213,7 @@ int fuse_checkpoints_wait(struct fuse_checkpoints *self, struct fuse_error *erro
 {
     if (self == NULL || !self->has_thread)
         return FUSERUN_OK;
-    const int64_t start_ns = fuse_now_ns();
     (void)pthread_join(self->thread, NULL);
-    self->waited_ns += fuse_now_ns() - start_ns;
     self->has_thread = false;
     if (self->status != FUSERUN_OK)
         *error = self->error;
@@ -229,18 +226,13 @@ int fuse_checkpoints_save(struct fuse_checkpoints *self, const struct fuse_check
     if (self == NULL)
         return FUSERUN_OK;
     FUSE_TRY(fuse_checkpoints_wait(self, error));
-    const int64_t start_ns = fuse_now_ns();
     if (metrics != NULL)
-        FUSE_TRY(fuse_metrics_flush(metrics, start_ns, error));
+        FUSE_TRY(fuse_metrics_flush(metrics, fuse_now_ns(), error));
     self->step = record->step;
     self->metrics_descriptor = metrics != NULL ? metrics->descriptor : -1;
     FUSE_TRY(fuse_image_take(self->image, record, error));
     self->has_thread = self->writes_in_background && start_thread(self);
-    if (!self->has_thread)
-        FUSE_TRY(write_file(self, error));
-    self->saved_count++;
-    self->waited_ns += fuse_now_ns() - start_ns;
-    return FUSERUN_OK;
+    return self->has_thread ? FUSERUN_OK : write_file(self, error);
 }
 
 /* ---- life ------------------------------------------------------------------------------------------------------ */
@@ -281,14 +273,4 @@ void fuse_checkpoints_free(struct fuse_checkpoints **checkpoints)
     free(old->folder);
     free(old);
     *checkpoints = NULL;
-}
-
-int64_t fuse_checkpoints_count(const struct fuse_checkpoints *checkpoints)
-{
-    return checkpoints == NULL ? 0 : checkpoints->saved_count;
-}
-
-int64_t fuse_checkpoints_waited_ns(const struct fuse_checkpoints *checkpoints)
-{
-    return checkpoints == NULL ? 0 : checkpoints->waited_ns;
 }

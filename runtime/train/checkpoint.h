@@ -29,10 +29,6 @@ int fuse_checkpoints_save(struct fuse_checkpoints *checkpoints, const struct fus
 /* Waits until everything saved so far is on disk. */
 int fuse_checkpoints_wait(struct fuse_checkpoints *checkpoints, struct fuse_error *error);
 
-/* Files saved, and how long training stood still for them. */
-int64_t fuse_checkpoints_count(const struct fuse_checkpoints *checkpoints);
-int64_t fuse_checkpoints_waited_ns(const struct fuse_checkpoints *checkpoints);
-
 /* ---- the folder ----------------------------------------------------------------------------------------------- */
 
 /* The path of the checkpoint of a step in a folder of checkpoints; the caller frees. NULL when out of memory. */

@@ -20,6 +20,7 @@ struct source {
         double number;
     } taken; /* count and number, as of fuse_image_take() */
     const void *host;
+    bool is_weight;
     int64_t shape[FUSERUN_MAX_DIMS];
     const struct fuse_image *image;
 };
@@ -39,6 +40,20 @@ struct fuse_image {
 
 /* ---- the bytes ------------------------------------------------------------------------------------------------- */
 
+/* No checkpoint is made of weights that a later run could do nothing with. Element by element in the integers, as fast
+ * as the memory. */
+static int check_weights(const struct fuse_safetensors_output *output, const void *bytes, size_t count,
+                         struct fuse_error *error)
+{
+    const uint32_t *values = bytes;
+    uint32_t has_nonfinite = 0;
+    for (size_t i = 0; i < count / sizeof *values; i++)
+        has_nonfinite |= (values[i] & 0x7f800000u) == 0x7f800000u;
+    if (!has_nonfinite)
+        return FUSERUN_OK;
+    return fuse_fail(error, FUSERUN_ERROR_NUMERIC, NULL, "no checkpoint is written: %s is not finite", output->name);
+}
+
 typedef int writer(void *sink, const void *bytes, size_t count, struct fuse_error *error);
 
 static int produce(void *user, const struct fuse_safetensors_output *output, writer *write, void *sink,
@@ -49,16 +64,19 @@ static int produce(void *user, const struct fuse_safetensors_output *output, wri
     const struct fuse_dict *dict = image->experiment->dict;
     if (source->host != NULL)
         return write(sink, source->host, (size_t)output->byte_count, error);
-    if (source->device != NULL && image->copy != NULL)
-        return write(sink, image->copy + (source->device - dict->memory), (size_t)output->byte_count, error);
+    const char *copied =
+        source->device != NULL && image->copy != NULL ? image->copy + (source->device - dict->memory) : NULL;
     for (uint64_t at = 0; at < output->byte_count; at += CHUNK_BYTES) {
         const uint64_t left = output->byte_count - at, count = left < CHUNK_BYTES ? left : CHUNK_BYTES;
         if (source->kept != NULL)
             FUSE_TRY(
                 fuse_safetensors_read(image->experiment->resume->file, source->kept, at, image->chunk, count, error));
-        else
+        else if (copied == NULL)
             FUSE_TRY(dict->backend->download(dict->device, image->chunk, source->device + at, count, error));
-        FUSE_TRY(write(sink, image->chunk, (size_t)count, error));
+        const char *bytes = copied != NULL ? copied + at : image->chunk;
+        if (source->is_weight)
+            FUSE_TRY(check_weights(output, bytes, (size_t)count, error));
+        FUSE_TRY(write(sink, bytes, (size_t)count, error));
     }
     return FUSERUN_OK;
 }
@@ -169,6 +187,7 @@ static int add_tensors(struct fuse_image *image, struct fuse_error *error)
         if (weight == NULL)
             return fuse_fail_memory(error, "the list of a checkpoint's tensors", strlen(parameter->name));
         weight->device = (const char *)dict->parameters[p];
+        weight->is_weight = true;
         const uint32_t entry = dict->entry_of_parameter[p];
         if (entry != UINT32_MAX)
             FUSE_TRY(add_entry(image, &dict->entries[entry], error));

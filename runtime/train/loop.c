@@ -232,9 +232,12 @@ static int between_updates(struct fuse_run_state *state, int64_t *before_ns, str
     const bool is_due = experiment->checkpoint_every > 0 && completed % experiment->checkpoint_every == 0 &&
                         completed > state->saved_updates && completed < experiment->total_updates;
     if (is_due || is_asked) {
+        const int64_t start_ns = fuse_now_ns();
         state->saved_updates = completed;
         FUSE_TRY(save(state, &state->metrics, error));
         *before_ns = fuse_now_ns();
+        state->saves += state->checkpoints != NULL;
+        state->saving_ns += *before_ns - start_ns;
     }
     return FUSERUN_OK;
 }
@@ -266,6 +269,8 @@ static void summarise(struct fuse_run_state *state, const struct fuse_outputs *o
         .accuracy = has_accuracy ? &state->evaluation_accuracy : NULL,
         .training_s = (double)state->training_ns / 1e9,
         .samples = state->samples,
+        .saves = state->saves,
+        .saving_s = (double)state->saving_ns / 1e9,
         .peak = *fuse_ledger_peak(experiment->ledger),
         .folder = outputs->folder,
     };

@@ -20,6 +20,7 @@ struct fuse_run_state {
     double last_loss;
     int64_t epochs_begun;                 /* of the training data */
     struct fuse_checkpoints *checkpoints; /* NULL: none are written */
+    int64_t saves, saving_ns;             /* while training went on: how often, and how long it stood still */
     int64_t saved_updates;                /* the last step for which one was due */
     bool is_saved;                        /* nothing has happened since the last checkpoint */
     bool is_evaluation_due;               /* for the present step */

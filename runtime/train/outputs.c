@@ -247,5 +247,7 @@ int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct f
     int status = fuse_weights_save(path, experiment->graph, experiment->dict, error);
     free(path);
     FUSE_TRY(status);
+    if (experiment->resume != NULL && experiment->resume->record.step >= experiment->total_updates)
+        return FUSERUN_OK; /* nothing was trained here that pictures could show */
     return fuse_pictures_write(experiment, outputs, resident_peak, error);
 }

@@ -6,6 +6,7 @@
 #include "graph/describe.h"
 #include "memory/report.h"
 #include "memory/snapshot.h"
+#include "train/image.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -137,17 +138,6 @@ static void add_persistent(struct describer *describer, const char *name, enum f
         description->persistent_bytes = offset + bytes;
 }
 
-/* Name number `index` of a rule's "(exp_avg, exp_avg_sq)". */
-static void add_state_name(const char *states, uint32_t index, struct fuse_text *text)
-{
-    const char *at = states + strspn(states, "( ");
-    for (; index > 0; index--) {
-        at += strcspn(at, ",)");
-        at += strspn(at, ", ");
-    }
-    fuse_text_add_bytes(text, at, strcspn(at, ",) "));
-}
-
 static void describe_persistent(struct describer *describer, const struct fuse_experiment *experiment,
                                 struct fuse_text *text)
 {
@@ -162,8 +152,10 @@ static void describe_persistent(struct describer *describer, const struct fuse_e
         const struct fuse_entry *entry = &dict->entries[e];
         const struct fuse_rule *rule = dict->groups[entry->group].rule;
         for (uint32_t s = 0; s < rule->state_count; s++) {
-            fuse_text_addf(text, "optimizer/%s/", experiment->graph->parameters[entry->parameter].name);
-            add_state_name(rule->states, s, text);
+            size_t length = 0;
+            const char *state = fuse_rule_name(rule->states, s, &length);
+            fuse_text_addf(text, "optimizer/%s/%.*s", experiment->graph->parameters[entry->parameter].name, (int)length,
+                           state);
             add_persistent(describer, keep(describer, text), FUSE_CATEGORY_OPTIMIZER_STATE,
                            (uint64_t)entry->state_counts[s] * sizeof(float),
                            (uint64_t)((const char *)entry->states[s] - dict->memory));
@@ -172,6 +164,9 @@ static void describe_persistent(struct describer *describer, const struct fuse_e
     if (dict->scratch_bytes > 0)
         add_persistent(describer, "the optimizers' scratch", FUSE_CATEGORY_WORKSPACE, dict->scratch_bytes,
                        (uint64_t)(dict->scratch - dict->memory));
+    if (experiment->checkpoints_in_background)
+        add_persistent(describer, "the copy that checkpoints are written from", FUSE_CATEGORY_WORKSPACE,
+                       fuse_image_copy_bytes(experiment), fuse_aligned(describer->description.persistent_bytes));
     const bool reads_targets = experiment->loss != FUSE_LOSS_SUM;
     const struct {
         const char *name;

@@ -2,6 +2,7 @@
 
 #include "config/options.h"
 #include "train/metrics.h"
+#include "train/resume.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -73,6 +74,8 @@ void fuse_progress_start(struct fuse_progress *progress, const struct fuse_exper
            fuse_option_text(fuse_config_options(experiment->config, "optimizer"), "mode"), experiment->total_updates,
            experiment->updates_per_epoch, fuse_bytes_show(experiment->predicted.bytes, peak),
            info.description != NULL ? info.description : info.name);
+    if (experiment->resume != NULL)
+        printf("resumed from step %" PRId64 ", %s\n", experiment->resume->record.step, experiment->resume->path);
     (void)fflush(stdout);
 }
 
@@ -198,6 +201,9 @@ void fuse_progress_finish(struct fuse_progress *progress, const struct fuse_prog
         printf("  eval loss %.4f", *summary->evaluation_loss);
     if (summary->accuracy != NULL)
         printf("  eval accuracy %.4f", *summary->accuracy);
+    if (summary->saves > 0)
+        printf("\ncheckpoints %" PRId64 " while training, which stood still for them for %.3f s", summary->saves,
+               summary->saving_s);
     printf("\npeak memory %s (%" PRIu64 " bytes, %s)\nresults in %s\n", fuse_bytes_show(summary->peak.bytes, peak),
            summary->peak.bytes, fuse_phase_name(summary->peak.phase), summary->folder);
     (void)fflush(stdout);

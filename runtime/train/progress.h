@@ -45,6 +45,8 @@ struct fuse_progress_summary {
     const double *accuracy;
     double training_s;
     int64_t samples;
+    int64_t saves;   /* checkpoints while training went on */
+    double saving_s; /* in all: how long it stood still for them */
     struct fuse_peak peak;
     const char *folder;
 };

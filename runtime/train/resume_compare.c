@@ -200,13 +200,14 @@ static void compare_entry(struct comparison *self, uint32_t index)
     const size_t length = fuse_resume_optimizer(self->resume, parameter->name, &plugin);
     const bool is_other =
         length > 0 && (strlen(group->component->name) != length || memcmp(group->component->name, plugin, length) != 0);
-    self->resume->takes_state[index] = has_states(self, parameter, entry);
+    const bool is_taken = self->state_counts[entry->parameter] == wanted && has_states(self, parameter, entry);
+    self->resume->takes_state[index] = is_taken;
     char shown[FUSE_SHOWN_BYTES];
     if (is_other) {
         if (fuse_listing_next(&self->optimizers))
             fuse_text_addf(&self->optimizers.text, "%s (%s, not %s)", parameter->name,
                            fuse_shown(plugin, length, shown), group->component->name);
-    } else if (!self->resume->takes_state[index] || self->state_counts[entry->parameter] != wanted) {
+    } else if (!is_taken) {
         if (fuse_listing_next(&self->states))
             fuse_text_add(&self->states.text, parameter->name);
     }

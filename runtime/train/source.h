@@ -1,6 +1,6 @@
 /* train/ - from a checked config to a trained model: opening what the config names (experiment), feeding batches
- * (source, feed), the loop, evaluation, and what a run leaves behind (metrics, outputs, weights) or shows (progress).
- * Uses every room but cli/.
+ * (source, feed), the loop, evaluation, what a run leaves behind (metrics, outputs, weights) or shows (progress), and
+ * how one goes on that was stopped (checkpoint, image, resume). Uses every room but cli/.
  *
  * This file: an open dataset and the rules by which its samples become batches. */
 #ifndef FUSE_TRAIN_SOURCE_H

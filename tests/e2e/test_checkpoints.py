@@ -59,6 +59,25 @@ class Saving(Checkpoints):
         listed = json.loads(self.fuserun("inspect", self.step(10), "--json").stdout)
         self.assertEqual({entry["name"] for entry in listed}, set(tensors))
 
+    def test_export_takes_the_weights(self):
+        self.classes_config(steps=4, rest="[checkpoint]\nevery = 2\n")
+        self.fuserun("t.ini")
+        for path, name in (("runs/t", "a.pth"), ("runs/t/checkpoints/latest", "b.pth")):
+            self.fuserun("export", path, "--to", name)
+        self.assertEqual(self.read("a.pth"), self.read("b.pth"))
+
+    def test_weights_that_are_not_finite_are_not_saved(self):
+        self.classes_config(steps=6, optimizer="sgd", options="lr = 1e37", rest="[checkpoint]\nevery = 1\n")
+        told = self.fuserun("t.ini", status=1).stderr
+        self.assertRegex(told, "not finite")
+        for name in self.names():
+            values = read_safetensors(self.path("runs/t/checkpoints", name))
+            self.assertTrue(all(abs(value) < float("inf") for key in self.weights_of(values) for value in values[key]))
+
+    @staticmethod
+    def weights_of(tensors):
+        return [name for name in tensors if name.startswith("layers.")]
+
     def test_a_checkpoint_serves_as_weights(self):
         self.classes_config(steps=4, rest="[checkpoint]\nevery = 2\n")
         self.fuserun("t.ini")
