@@ -24,7 +24,7 @@ struct fuse_checkpoints {
 
     /* The file being written: by this thread, or by one of its own. */
     int64_t step;
-    int metrics_descriptor; /* -1: closed, and on disk */
+    const struct fuse_metrics *metrics; /* NULL: closed, and on disk */
     pthread_t thread;
     bool has_thread;
     int status;
@@ -179,8 +179,9 @@ static int write_file(const struct fuse_checkpoints *self, struct fuse_error *er
     char *latest = fuse_format("%s/" FUSE_CHECKPOINT_LATEST, self->folder);
     if (path == NULL || latest == NULL)
         FUSE_TRY_OUT(fuse_fail_memory(error, "a path", strlen(self->folder)));
-    if (self->metrics_descriptor >= 0)
-        (void)fdatasync(self->metrics_descriptor); /* what cannot be synced (a pipe) has nothing to sync */
+    const int cause = self->metrics != NULL ? fuse_sync_descriptor(self->metrics->descriptor) : 0;
+    if (cause != 0)
+        FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->metrics->path, cause));
     FUSE_TRY_OUT(fuse_make_folders(self->folder, error));
     FUSE_TRY_OUT(fuse_image_write(self->image, path, error));
     FUSE_TRY_OUT(fuse_output_link(latest, strrchr(path, '/') + 1, error));
@@ -229,7 +230,7 @@ int fuse_checkpoints_save(struct fuse_checkpoints *self, const struct fuse_check
     if (metrics != NULL)
         FUSE_TRY(fuse_metrics_flush(metrics, fuse_now_ns(), error));
     self->step = record->step;
-    self->metrics_descriptor = metrics != NULL ? metrics->descriptor : -1;
+    self->metrics = metrics;
     FUSE_TRY(fuse_image_take(self->image, record, error));
     self->has_thread = self->writes_in_background && start_thread(self);
     return self->has_thread ? FUSERUN_OK : write_file(self, error);

@@ -307,6 +307,8 @@ int fuse_run(struct fuse_experiment *experiment, const struct fuse_outputs *outp
         status = run_updates(&state, error);
         fuse_progress_clear(&state.progress);
     }
+    if (status != FUSERUN_OK)
+        fuse_checkpoints_free(&state.checkpoints); /* the log stays open for a file that is being written */
     /* The first error is the one to tell; the log is closed in any case. */
     struct fuse_error *const told = status == FUSERUN_OK ? error : NULL;
     const int closed = fuse_metrics_close(&state.metrics, told);

@@ -92,7 +92,7 @@ def checkpoint_seeds():
     tensors = {"layers.0.weight": weight, "optimizer/layers.0.weight/exp_avg": state,
                "optimizer/layers.0.weight/step": tensor("I64", (), (16, 24)),
                "scheduler/state": tensor("F64", (1,), (24, 32))}
-    good = {"format": "fuserun checkpoint 1", "fuserun": "0.1.0", "clock.step": "7", "data.epoch": "1",
+    good = {"checksums": "none", "format": "fuserun checkpoint 1", "fuserun": "0.1.0", "clock.step": "7", "data.epoch": "1",
             "data.batches": "3", "data.drawn": "7", "data.batch_size": "2", "data.samples": "10", "random.seed": "0",
             "run.skips": "0", "run.evaluation": "done", "scheduler": "scheduler loss", "plugins": "optimizer adam 1.0.0",
             "optimizers": "adam layers.0.weight\nsgd layers.1.weight",
@@ -105,6 +105,7 @@ def checkpoint_seeds():
     yield "good", case()
     yield "wrong_checksums", case(checksums="0" * 80)
     yield "short_checksums", case(checksums="0")
+    yield "no_checksums", case(checksums=None)
     yield "other_format", case(format="fuserun checkpoint 2")
     yield "no_format", case(format=None)
     yield "no_step", case(clock__step=None)
