@@ -287,7 +287,6 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
         .is_bfloat16 = cpu->is_bfloat16,
         .a_is_bfloat16 = fuse_operand_is_bfloat16(dy),
         .b_is_bfloat16 = fuse_operand_is_bfloat16(x),
-        .worker_count = self->worker_count,
     };
     int status = is_sum ? create_products(cpu, self, &shape, PRODUCT_EARLIEST, error) : FUSERUN_OK;
     shape.accumulate = is_sum || (op->flags & FUSERUN_OP_ACCUMULATE) != 0;

@@ -155,6 +155,7 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
                     struct fuse_error *error)
 {
     const struct norm *const self = (const struct norm *)kernel;
+    (void)cpu;
     struct run run = {.self = self,
                       .g = call->inputs[0],
                       .dy = {call->inputs[0], self->is_dy_bfloat16},
