@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 #include <stdlib.h>
+#include <string.h>
 
 static uint64_t aligned(uint64_t bytes)
 {
@@ -65,6 +66,43 @@ static void random_lives_never_overlap(void **state)
 }
 
 /* The lives of a backward pass: activations begin in turn and end in reverse, gradients begin as they end. */
+/* What is held between programs lies where it lies, in its life; the others find their places around it, and below it
+ * before it lives. */
+static void fixed_buffers_stay_and_nothing_overlaps_them(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        struct fuse_buffer buffers[40] = {{0}};
+        const size_t count = 10 + fuse_random_bits(seed, 1, 0) % 31;
+        uint64_t begin = 0;
+        for (size_t i = 0; i < count; i++) {
+            buffers[i].first = (uint32_t)(fuse_random_bits(seed, 2, i) % 30);
+            buffers[i].last = buffers[i].first + (uint32_t)(fuse_random_bits(seed, 3, i) % 10);
+            buffers[i].bytes = 1 + fuse_random_bits(seed, 4, i) % 5000;
+            if (i % 4 != 3)
+                continue;
+            buffers[i].is_fixed = true;
+            buffers[i].offset = begin;
+            begin += aligned(buffers[i].bytes);
+        }
+        struct fuse_buffer planned[40];
+        memcpy(planned, buffers, sizeof planned);
+        uint64_t extent = 0;
+        struct fuse_error error = FUSE_ERROR_INIT;
+        assert_int_equal(fuse_plan_offsets(planned, count, &extent, &error), FUSERUN_OK);
+        check_no_overlap(planned, count, extent);
+        for (size_t i = 3; i < count; i += 4)
+            assert_int_equal(planned[i].offset, buffers[i].offset);
+    }
+    struct fuse_buffer two[] = {{.bytes = 64, .first = 5, .last = 9, .is_fixed = true, .offset = 64},
+                                {.bytes = 128, .first = 0, .last = 4}};
+    uint64_t extent = 0;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    assert_int_equal(fuse_plan_offsets(two, 2, &extent, &error), FUSERUN_OK);
+    assert_int_equal(extent, 128);
+    assert_int_equal(two[1].offset, 0);
+}
+
 static void a_backward_pass_is_planned_tightly(void **state)
 {
     (void)state;
@@ -105,6 +143,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_lives_never_overlap),
+        cmocka_unit_test(fixed_buffers_stay_and_nothing_overlaps_them),
         cmocka_unit_test(a_backward_pass_is_planned_tightly),
         cmocka_unit_test(nothing_to_place_takes_nothing),
     };
