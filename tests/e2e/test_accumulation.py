@@ -119,7 +119,7 @@ accumulate = {accumulate}
 """)
 
     def test_an_update_never_spans_two_epochs(self):
-        """Eleven samples by 2 and 2: micro-batches of 2 2 | 2 2 | 2 1, then again; the loss tells an update's w and x."""
+        """Eleven samples by 2 and 2: 2 2 | 2 2 | 2 1, then again; the loss tells an update's w and x."""
         samples = [2.0 ** i for i in range(11)]
         sums = [sum(samples[:4]), sum(samples[4:8]), sum(samples[8:])] * 2
         losses = [-sum(sums[:k]) * sums[k] for k in range(6)]
@@ -146,8 +146,8 @@ accumulate = {accumulate}
             self.assertEqual([line["loss"] for line in self.updates()], [0, -sum(samples) ** 2])
 
     def test_row_11_schedules_and_epochs_count_updates(self):
-        """19 samples by 2 in updates of 4: ceil(ceil(19 / 2) / 4) = 3 an epoch; a warm-up of 2 peaks after 2 updates, and a
-        cosine without t_max is 6 long for 2 epochs."""
+        """19 samples by 2 in updates of 4: ceil(ceil(19 / 2) / 4) = 3 an epoch; a warm-up of 2 peaks after 2 updates, a cosine
+        without t_max is 6 long for 2 epochs."""
         samples = [1.0] * 19
         for mode in MODES:
             self.linear(samples, "epochs = 2", mode, 2, 4,
@@ -199,6 +199,17 @@ accumulate = {accumulate}
                 self.assertEqual("instead all gradients: peak" in said, mode == "fused")
             self.assertIn("of no weight are X and dY smaller",
                           self.fuserun("check", "t.ini", "optimizer.accumulate=13").stdout)
+
+    def test_row_24_a_resume_goes_on_at_the_next_update(self):
+        """26 samples in updates of 4 micro-batches of 2: stopped within an epoch and at its end."""
+        self.make_classes(count=26)
+        weights, updates = self.train(4, 2, options="clip_grad_norm = 0.05", steps=6)
+        for stop in (2, 4):
+            _, stopped = self.train(4, 2, options="clip_grad_norm = 0.05", steps=stop, overrides=["checkpoint.every=1"])
+            resumed, lines = self.train(4, 2, options="clip_grad_norm = 0.05", steps=6, overrides=["run.resume=auto"])
+            self.assertEqual(lines[:stop], stopped)  # their times too: they were not run again
+            self.assertEqual(resumed, weights, stop)
+            self.assertEqual([line["loss"] for line in lines], [line["loss"] for line in updates])
 
     def test_the_logged_norm_is_that_of_the_sum(self):
         for mode in MODES:
