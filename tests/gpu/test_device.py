@@ -10,7 +10,7 @@ from support import write_safetensors
 from test_run import SCHEDULES
 from test_schedulers import OWN
 
-ORDERS = ("late", "eager", 1, 2, 3)
+ORDERS = ("late", "eager", 1)
 
 # Whole nets after a few updates: products and reductions are summed in another order than on the CPU.
 MLP_TOLERANCE, VIT_TOLERANCE = 2e-4, 1e-3

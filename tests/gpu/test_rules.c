@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define COUNT 5
-static const int64_t counts[COUNT] = {1, 64, 4097, 255, 70001};
+static const int64_t counts[COUNT] = {1, 64, 4097, 255, 9001};
 
 static struct fuse_rig rig;
 static struct fuse_registry *registry;

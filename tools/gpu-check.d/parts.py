@@ -111,8 +111,8 @@ def digits(bench, result):
         raise Failed("digits reach only %.3f" % run["accuracy"])
 
 
-def vit_overrides(bench):
-    return ["data.batch_size=1", *(SMALL_VIT if bench.is_reduced else [])]
+def vit_overrides(bench, batch=1):
+    return ["data.batch_size=%d" % batch, *(SMALL_VIT if bench.is_reduced else [])]
 
 
 def vit_l16(bench, result):
@@ -143,8 +143,7 @@ def precision(bench, result):
             key = "%s, batch %d" % (name, batch)
             try:
                 run = bench.fuserun(bench.config("vit_l16_fused.ini"), "precision", "run.steps=20",
-                                    "data.length=%d" % (20 * batch), *vit_overrides(bench), *overrides,
-                                    "data.batch_size=%d" % batch)
+                                    "data.length=%d" % (20 * batch), *vit_overrides(bench, batch), *overrides)
             except Failed as reason:
                 if "bf16" in str(reason):  # a build without it is no mistake
                     result["rows"].append("%s: %s" % (key, reason))
