@@ -64,7 +64,7 @@ class Failures(DeviceCase):
             gives_back = any(word in entry for word in ("Free", "Destroy", "Release", "Unload"))
             # Words for another error, and what only informs, may do without.
             informs = entry in ("cuGetErrorName", "cuGetErrorString", "cuDeviceGetName", "cuDriverGetVersion",
-                                "cublasGetVersion_v2", "cuMemGetInfo_v2")
+                                "cublasGetVersion_v2", "cuMemGetInfo_v2", "nvrtcVersion")
             for n in sorted(set(list(range(1, min(count, 12) + 1)) + [count])):
                 closes = entry == "cuStreamSynchronize" and n > count - 4  # all is written
                 recompiles = entry == "cuModuleLoadData"  # an image kept on disk that does not load is made again

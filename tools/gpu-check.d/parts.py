@@ -120,11 +120,12 @@ def vit_l16(bench, result):
     driver = bench.driver()
     runs = {}
     result["rows"] = []
+    steps = 4 if bench.is_reduced else 12
     for name in VIT_CONFIGS:
         with Watch(driver) as watch:
-            runs[name] = bench.fuserun(bench.config("vit_l16_%s.ini" % name), "vit_l16-" + name, "run.steps=12",
-                                       "data.length=12", *vit_overrides(bench))
-        step = median_step(runs[name], 3)
+            runs[name] = bench.fuserun(bench.config("vit_l16_%s.ini" % name), "vit_l16-" + name, "run.steps=%d" % steps,
+                                       "data.length=%d" % steps, *vit_overrides(bench))
+        step = median_step(runs[name], steps // 4)
         plan = runs[name]["plan"]
         result[name] = {"step_s": step, "device_bytes": watch.peak(), "planned_bytes": plan["peak_bytes"],
                         "memory": plan["memory"]}
@@ -138,19 +139,20 @@ def precision(bench, result):
     ways = {"fp32": [], "tf32": ["run.tf32=yes"], "bf16": ["run.precision=bf16"]}
     result["rows"] = []
     missing = []
+    steps = 4 if bench.is_reduced else 20
     for batch in [1] if bench.is_reduced else [1, 8]:
         for name, overrides in ways.items():
             key = "%s, batch %d" % (name, batch)
             try:
-                run = bench.fuserun(bench.config("vit_l16_fused.ini"), "precision", "run.steps=20",
-                                    "data.length=%d" % (20 * batch), *vit_overrides(bench, batch), *overrides)
+                run = bench.fuserun(bench.config("vit_l16_fused.ini"), "precision", "run.steps=%d" % steps,
+                                    "data.length=%d" % (steps * batch), *vit_overrides(bench, batch), *overrides)
             except Failed as reason:
                 if "bf16" in str(reason):  # a build without it is no mistake
                     result["rows"].append("%s: %s" % (key, reason))
                 else:
                     missing.append("%s: %s" % (key, reason))
                 continue
-            result[key] = {"step_s": median_step(run, 5)}
+            result[key] = {"step_s": median_step(run, steps // 4)}
             result["rows"].append("%s: %.2f ms a step" % (key, result[key]["step_s"] * 1e3))
     if missing:
         raise Failed("; ".join(missing))
