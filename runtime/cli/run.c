@@ -25,7 +25,8 @@ int fuse_command_run(const struct fuse_arguments *arguments)
         goto out;
     }
     if (status == FUSERUN_OK && fuse_outputs_are_done(experiment, &outputs)) {
-        printf("all %" PRId64 " updates are done already, results in %s (run.resume=never starts afresh)\n", experiment->total_updates, outputs.folder);
+        printf("all %" PRId64 " updates are done already, results in %s (run.resume=never starts afresh)\n",
+               experiment->total_updates, outputs.folder);
         (void)fflush(stdout);
         goto out;
     }
