@@ -71,15 +71,11 @@ static int allocate_staging(void *instance, uint64_t bytes, void **memory, struc
     return fuse_cuda_pin(instance, bytes, memory, error);
 }
 
-/* A copy that nobody waited for may still read it. */
 static void release_staging(void *instance, void *memory, uint64_t bytes)
 {
-    struct fuse_cuda *const cuda = instance;
     (void)bytes;
-    if (memory == NULL)
-        return;
-    fuse_cuda_note(cuda, cuda->driver->cuStreamSynchronize(cuda->copy_stream), "waiting");
-    fuse_cuda_unpin(cuda, memory);
+    if (memory != NULL)
+        fuse_cuda_unpin(instance, memory);
 }
 
 static int upload_staged(void *instance, void *device, const void *staging, uint64_t bytes, struct fuse_error *error)

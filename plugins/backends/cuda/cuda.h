@@ -93,6 +93,7 @@ struct fuse_cuda {
     uint64_t own_bytes;        /* with what compiled rules hold */
     char *bounce;              /* pinned: what copies from and to ordinary host memory go through */
     struct fuse_error failure; /* the first that nobody could be told of; code FUSERUN_OK: none */
+    bool is_busy;              /* asked for something since the host last waited for it */
     char description[256];
 };
 
@@ -110,6 +111,11 @@ int fuse_cuda_check(const struct fuse_cuda *cuda, int result, const char *what, 
 void fuse_cuda_note(struct fuse_cuda *cuda, int result, const char *what);
 /* FUSERUN_OK, or the failure that was kept. */
 int fuse_cuda_failed(const struct fuse_cuda *cuda, struct fuse_error *error);
+
+/* Before the device is asked for something: FUSERUN_OK, or the failure that was kept. */
+int fuse_cuda_begin(struct fuse_cuda *cuda, struct fuse_error *error);
+/* Before something is given back: waits if the device may still be at work, whatever comes of it. */
+void fuse_cuda_settle(struct fuse_cuda *cuda);
 
 /* Launches a kernel on the stream with its argument, which is copied. name: for the error. */
 int fuse_cuda_launch(struct fuse_cuda *cuda, void *function, const char *name, int64_t blocks, const void *argument,

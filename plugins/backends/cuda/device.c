@@ -35,6 +35,23 @@ int fuse_cuda_failed(const struct fuse_cuda *cuda, struct fuse_error *error)
     return cuda->failure.code;
 }
 
+int fuse_cuda_begin(struct fuse_cuda *cuda, struct fuse_error *error)
+{
+    cuda->is_busy = true;
+    return fuse_cuda_failed(cuda, error);
+}
+
+void fuse_cuda_settle(struct fuse_cuda *cuda)
+{
+    if (!cuda->is_busy)
+        return;
+    cuda->is_busy = false;
+    if (cuda->stream != NULL)
+        (void)cuda->driver->cuStreamSynchronize(cuda->stream);
+    if (cuda->copy_stream != NULL)
+        (void)cuda->driver->cuStreamSynchronize(cuda->copy_stream);
+}
+
 void *fuse_kernel_new(const struct fuse_cuda *cuda, size_t bytes, struct fuse_error *error)
 {
     const struct fuse_op_checker checker = {cuda->host, "cuda", cuda->is_bfloat16};
@@ -53,7 +70,7 @@ int fuse_cuda_launch(struct fuse_cuda *cuda, void *function, const char *name, i
     void *pointer;
     memcpy(&pointer, &argument, sizeof(pointer)); /* the driver's prototype lacks a const */
     void *parameters[] = {pointer};
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     if (blocks == 0)
         return FUSERUN_OK;
     if (blocks > MOST_BLOCKS)
@@ -74,7 +91,7 @@ int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count)
 
 int fuse_cuda_forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     return fuse_cuda_check(cuda,
                            cuda->driver->cuMemsetD8Async(fuse_address(noticed), 0xff, sizeof(*noticed), cuda->stream),
                            "clearing memory", error);
@@ -154,9 +171,7 @@ static int open_memory(struct fuse_cuda *cuda, struct fuse_error *error)
 
 static int open_kernels(struct fuse_cuda *cuda, struct fuse_error *error)
 {
-    static const char *const texts[] = {fuse_text_arguments,   fuse_text_kernel, fuse_text_float_math,
-                                        fuse_text_elementwise, fuse_text_sums,   fuse_text_loss,
-                                        fuse_text_layer_norm,  fuse_text_tokens, fuse_text_attention};
+    static const char *const texts[] = {FUSE_KERNELS_PROGRAM};
     FUSE_TRY(fuse_cuda_compile(cuda, "kernels", texts, sizeof(texts) / sizeof(texts[0]), &cuda->module, error));
 #define FIND(name)                                                                                                     \
     FUSE_TRY(fuse_cuda_check(cuda, cuda->driver->cuModuleGetFunction(&cuda->kernels.name, cuda->module, #name),        \
@@ -228,8 +243,7 @@ void fuse_cuda_close(struct fuse_cuda *cuda)
     if (cuda == NULL)
         return;
     const struct fuse_driver *const driver = cuda->driver;
-    if (cuda->stream != NULL)
-        (void)driver->cuStreamSynchronize(cuda->stream);
+    fuse_cuda_settle(cuda);
     if (cuda->cublas != NULL)
         (void)driver->cublasDestroy_v2(cuda->cublas);
     if (cuda->module != NULL)

@@ -13,12 +13,13 @@ int fuse_cuda_pin(struct fuse_cuda *cuda, uint64_t bytes, void **memory, struct 
 
 void fuse_cuda_unpin(struct fuse_cuda *cuda, void *memory)
 {
+    fuse_cuda_settle(cuda);
     fuse_cuda_note(cuda, cuda->driver->cuMemFreeHost(memory), "freeing host memory");
 }
 
 int fuse_cuda_clear(struct fuse_cuda *cuda, void *memory, uint64_t bytes, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     if (bytes == 0)
         return FUSERUN_OK;
     return fuse_cuda_check(cuda, cuda->driver->cuMemsetD8Async(fuse_address(memory), 0, bytes, cuda->stream),
@@ -48,15 +49,16 @@ int fuse_cuda_allocate(struct fuse_cuda *cuda, uint64_t bytes, void **memory, st
 /* Nothing may still use it. */
 void fuse_cuda_release(struct fuse_cuda *cuda, void *memory)
 {
-    if (cuda->stream != NULL)
-        fuse_cuda_note(cuda, cuda->driver->cuStreamSynchronize(cuda->stream), "waiting");
+    fuse_cuda_settle(cuda);
     fuse_cuda_note(cuda, cuda->driver->cuMemFree_v2(fuse_address(memory)), "freeing memory");
 }
 
 int fuse_cuda_synchronize(struct fuse_cuda *cuda, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
-    return fuse_cuda_check(cuda, cuda->driver->cuStreamSynchronize(cuda->stream), "computing", error);
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
+    FUSE_TRY(fuse_cuda_check(cuda, cuda->driver->cuStreamSynchronize(cuda->stream), "computing", error));
+    cuda->is_busy = false; /* the stream has waited for the other one's copies */
+    return FUSERUN_OK;
 }
 
 static uint64_t piece_bytes(uint64_t bytes, uint64_t at)
@@ -66,7 +68,7 @@ static uint64_t piece_bytes(uint64_t bytes, uint64_t at)
 
 int fuse_cuda_upload(struct fuse_cuda *cuda, void *device, const void *host, uint64_t bytes, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     for (uint64_t at = 0; at < bytes; at += FUSE_BOUNCE_BYTES) {
         const uint64_t count = piece_bytes(bytes, at);
         memcpy(cuda->bounce, (const char *)host + at, count);
@@ -81,7 +83,7 @@ int fuse_cuda_upload(struct fuse_cuda *cuda, void *device, const void *host, uin
 
 int fuse_cuda_download(struct fuse_cuda *cuda, void *host, const void *device, uint64_t bytes, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     for (uint64_t at = 0; at < bytes; at += FUSE_BOUNCE_BYTES) {
         const uint64_t count = piece_bytes(bytes, at);
         FUSE_TRY(fuse_cuda_check(cuda,
@@ -100,7 +102,7 @@ int fuse_cuda_upload_staged(struct fuse_cuda *cuda, void *device, const void *st
 {
     const struct fuse_driver *const driver = cuda->driver;
     const char *const what = "copying a batch to the device";
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     FUSE_TRY(fuse_cuda_check(cuda, driver->cuEventRecord(cuda->computed, cuda->stream), what, error));
     FUSE_TRY(fuse_cuda_check(cuda, driver->cuStreamWaitEvent(cuda->copy_stream, cuda->computed, 0), what, error));
     FUSE_TRY(fuse_cuda_check(

@@ -58,7 +58,7 @@ int fuse_product_run(struct fuse_cuda *cuda, const struct fuse_product *product,
                      struct fuse_error *error)
 {
     const struct form form = form_of(cuda, product);
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     return check(cuda, product,
                  cuda->driver->cublasGemmEx(cuda->cublas, form.first_transpose, form.second_transpose, (int)product->n,
                                             (int)product->m, (int)product->k, &form.alpha, b, form.factor_type,
@@ -72,7 +72,7 @@ int fuse_products_run(struct fuse_cuda *cuda, const struct fuse_product *product
                       const void *const *b, void *const *c, int64_t count, struct fuse_error *error)
 {
     const struct form form = form_of(cuda, product);
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     return check(cuda, product,
                  cuda->driver->cublasGemmBatchedEx(cuda->cublas, form.first_transpose, form.second_transpose,
                                                    (int)product->n, (int)product->m, (int)product->k, &form.alpha, b,

@@ -8,6 +8,11 @@ extern const char fuse_text_arguments[], fuse_text_kernel[], fuse_text_float_mat
 extern const char fuse_text_elementwise[], fuse_text_sums[], fuse_text_loss[], fuse_text_layer_norm[],
     fuse_text_tokens[], fuse_text_attention[];
 
+/* The program of all kernels but updates. */
+#define FUSE_KERNELS_PROGRAM                                                                                           \
+    fuse_text_arguments, fuse_text_kernel, fuse_text_float_math, fuse_text_elementwise, fuse_text_sums,                \
+        fuse_text_loss, fuse_text_layer_norm, fuse_text_tokens, fuse_text_attention
+
 /* What stands before and behind an optimizer's rule (update.c). */
 extern const char fuse_text_update[];
 

@@ -1,8 +1,7 @@
 #include "update.h"
+#include "rule_text.h"
 #include "texts.h"
 
-#include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,93 +21,6 @@ struct fuse_compiled_rule {
     struct fuse_update_slice *device_table;
     void *copied; /* an event: the table has been read, and may be filled again */
 };
-
-/* ---- the rule's text ------------------------------------------------------------------------------------------- */
-
-struct text {
-    char *bytes;
-    size_t length, capacity;
-    bool has_failed;
-};
-
-static void add(struct text *text, const char *format, ...)
-{
-    va_list arguments, again;
-    va_start(arguments, format);
-    va_copy(again, arguments);
-    const int wanted = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    if (wanted < 0)
-        text->has_failed = true;
-    while (!text->has_failed && text->length + (size_t)wanted + 1 > text->capacity) {
-        const size_t capacity = text->capacity == 0 ? 4096 : 2 * text->capacity;
-        char *const grown = realloc(text->bytes, capacity);
-        text->has_failed = grown == NULL;
-        text->bytes = grown != NULL ? grown : text->bytes;
-        text->capacity = grown != NULL ? capacity : text->capacity;
-    }
-    if (!text->has_failed) {
-        (void)vsnprintf(text->bytes + text->length, text->capacity - text->length, format, again);
-        text->length += (size_t)wanted;
-    }
-    va_end(again);
-}
-
-/* Name number `index` of a list "(a, b)"; its length in *length, 0 if there is none. */
-static const char *name_of(const char *list, uint32_t index, int *length)
-{
-    const char *const separators = "(), \t\n";
-    const char *at = list;
-    for (uint32_t i = 0;; i++) {
-        at += strspn(at, separators);
-        const size_t count = strcspn(at, separators);
-        if (i == index || count == 0) {
-            *length = i == index ? (int)count : 0;
-            return at;
-        }
-        at += count;
-    }
-}
-
-/* As the loop that FUSERUN_RULE makes of the text, over a chunk of a slice. */
-char *fuse_update_text(const struct fuse_host *host, const struct fuse_rule *rule, struct fuse_error *error)
-{
-    struct text text = {0};
-    int length;
-    add(&text,
-        "FUSE_DEVICE void fuse_update_chunk(const struct fuse_update_slice *fuse_slice, long long fuse_chunk)\n{\n"
-        "    float *__restrict__ const fuse_param = fuse_slice->param;\n"
-        "    const float *__restrict__ const fuse_grad = fuse_slice->grad;\n");
-    for (uint32_t i = 0; i < rule->state_count; i++)
-        add(&text, "    float *__restrict__ const fuse_state_%u = fuse_slice->states[%u];\n", i, i);
-    for (uint32_t i = 0; i < rule->scalar_count; i++) {
-        const char *const name = name_of(rule->scalars, i, &length);
-        add(&text, "    const float %.*s = fuse_slice->scalars[%u];\n    (void)%.*s;\n", length, name, i, length, name);
-    }
-    add(&text,
-        "    const long long fuse_begin = fuse_chunk * FUSE_UPDATE_CHUNK, fuse_rest = fuse_slice->count - fuse_begin;\n"
-        "    const int fuse_count = fuse_rest < FUSE_UPDATE_CHUNK ? (int)fuse_rest : FUSE_UPDATE_CHUNK;\n"
-        "    for (int fuse_at = FUSE_THREAD; fuse_at < fuse_count; fuse_at += FUSE_BLOCK) {\n"
-        "        const long long fuse_i = fuse_begin + fuse_at;\n"
-        "        float param = fuse_param[fuse_i];\n"
-        "        const float grad = fuse_grad[fuse_i];\n"
-        "        (void)grad;\n");
-    for (uint32_t i = 0; i < rule->state_count; i++) {
-        const char *const name = name_of(rule->states, i, &length);
-        add(&text, "        float %.*s = fuse_state_%u[fuse_i];\n", length, name, i);
-    }
-    add(&text, "        {\n            %s\n        }\n        fuse_param[fuse_i] = param;\n", rule->text);
-    for (uint32_t i = 0; i < rule->state_count; i++) {
-        const char *const name = name_of(rule->states, i, &length);
-        add(&text, "        fuse_state_%u[fuse_i] = %.*s;\n", i, length, name);
-    }
-    add(&text, "    }\n}\n");
-    if (!text.has_failed)
-        return text.bytes;
-    free(text.bytes);
-    (void)host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for rule %s", rule->name);
-    return NULL;
-}
 
 /* ---- compiling ------------------------------------------------------------------------------------------------- */
 
@@ -160,8 +72,8 @@ int fuse_update_compile(struct fuse_cuda *cuda, const struct fuse_rule *rule, st
                         struct fuse_error *error)
 {
     *compiled = NULL;
-    if (rule->text == NULL || rule->text[0] == '\0' || rule->state_count > FUSERUN_MAX_STATES ||
-        rule->scalar_count > FUSERUN_MAX_SCALARS)
+    if (rule->update_slice == NULL || rule->text == NULL || rule->text[0] == '\0' ||
+        rule->state_count > FUSERUN_MAX_STATES || rule->scalar_count > FUSERUN_MAX_SCALARS)
         return cuda->host->fail(error, FUSERUN_ERROR_PLUGIN, NULL,
                                 "the optimizer's rule '%s' has no text for one element that CUDA could compile",
                                 rule->name);
@@ -210,7 +122,7 @@ static int update_table(struct fuse_cuda *cuda, const struct fuse_compiled_rule 
     const struct fuse_driver *const driver = cuda->driver;
     const char *const what = "copying the list of updates to the device";
     int64_t chunks = 0;
-    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    FUSE_TRY(fuse_cuda_begin(cuda, error));
     FUSE_TRY(fuse_cuda_check(cuda, driver->cuEventSynchronize(compiled->copied), what, error));
     for (int64_t i = 0; i < count; i++) {
         fill(compiled->rule, &slices[i], chunks, &compiled->table[i]);
