@@ -16,12 +16,13 @@ struct target {
     int is_ptx;
 };
 
-static int choose_target(const struct fuse_cuda *cuda, struct target *target, struct fuse_error *error)
+static int choose_target(struct fuse_cuda *cuda, struct target *target, struct fuse_error *error)
 {
     const struct fuse_driver *const driver = cuda->driver;
     int architectures[MOST_ARCHITECTURES] = {0};
     int count = 0, best = 0, oldest = 0;
-    if (driver->nvrtcGetNumSupportedArchs(&count) != FUSE_NVRTC_SUCCESS || count < 1 || count > MOST_ARCHITECTURES ||
+    if (driver->nvrtcVersion(&cuda->nvrtc_major, &cuda->nvrtc_minor) != FUSE_NVRTC_SUCCESS ||
+        driver->nvrtcGetNumSupportedArchs(&count) != FUSE_NVRTC_SUCCESS || count < 1 || count > MOST_ARCHITECTURES ||
         driver->nvrtcGetSupportedArchs(architectures) != FUSE_NVRTC_SUCCESS)
         return cuda->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "NVRTC does not say what it compiles for");
     for (int i = 0; i < count; i++) {
@@ -48,14 +49,12 @@ static char *make_key(const struct fuse_cuda *cuda, const struct target *target,
     const char *const emulation = fuse_driver_emulation();
     struct stat found;
     char head[4096 + 256];
-    int major = 0, minor = 0;
     size_t bytes = 0;
-    (void)cuda->driver->nvrtcVersion(&major, &minor);
     long long built = 0;
     if (emulation != NULL && stat(emulation, &found) == 0)
         built = (long long)found.st_mtim.tv_sec * 1000000000 + found.st_mtim.tv_nsec;
-    const int head_bytes = snprintf(head, sizeof(head), "NVRTC %d.%d %s %.4000s %lld\n", major, minor, target->option,
-                                    emulation != NULL ? emulation : "", built);
+    const int head_bytes = snprintf(head, sizeof(head), "NVRTC %d.%d %s %.4000s %lld\n", cuda->nvrtc_major,
+                                    cuda->nvrtc_minor, target->option, emulation != NULL ? emulation : "", built);
     for (size_t i = 0; i < text_count; i++)
         bytes += strlen(texts[i]);
     char *const key = malloc((size_t)head_bytes + bytes + 1);

@@ -93,7 +93,10 @@ struct fuse_cuda {
     uint64_t own_bytes;        /* with what compiled rules hold */
     char *bounce;              /* pinned: what copies from and to ordinary host memory go through */
     struct fuse_error failure; /* the first that nobody could be told of; code FUSERUN_OK: none */
-    bool is_busy;              /* asked for something since the host last waited for it */
+    /* Since the host last waited: the device was asked for something; for something that may use what a batch is copied
+     * to. */
+    bool is_busy, is_computing;
+    int nvrtc_major, nvrtc_minor;
     char description[256];
 };
 

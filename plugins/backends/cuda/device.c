@@ -37,7 +37,7 @@ int fuse_cuda_failed(const struct fuse_cuda *cuda, struct fuse_error *error)
 
 int fuse_cuda_begin(struct fuse_cuda *cuda, struct fuse_error *error)
 {
-    cuda->is_busy = true;
+    cuda->is_busy = cuda->is_computing = true;
     return fuse_cuda_failed(cuda, error);
 }
 
@@ -45,7 +45,7 @@ void fuse_cuda_settle(struct fuse_cuda *cuda)
 {
     if (!cuda->is_busy)
         return;
-    cuda->is_busy = false;
+    cuda->is_busy = cuda->is_computing = false;
     if (cuda->stream != NULL)
         (void)cuda->driver->cuStreamSynchronize(cuda->stream);
     if (cuda->copy_stream != NULL)
@@ -91,7 +91,8 @@ int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count)
 
 int fuse_cuda_forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_error *error)
 {
-    FUSE_TRY(fuse_cuda_begin(cuda, error));
+    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    cuda->is_busy = true;
     return fuse_cuda_check(cuda,
                            cuda->driver->cuMemsetD8Async(fuse_address(noticed), 0xff, sizeof(*noticed), cuda->stream),
                            "clearing memory", error);
@@ -184,14 +185,13 @@ static int open_kernels(struct fuse_cuda *cuda, struct fuse_error *error)
 static void describe(struct fuse_cuda *cuda)
 {
     char name[128] = "CUDA device";
-    int driver = 0, cublas = 0, major = 0, minor = 0;
+    int driver = 0, cublas = 0;
     (void)cuda->driver->cuDeviceGetName(name, (int)sizeof(name), cuda->device);
     (void)cuda->driver->cuDriverGetVersion(&driver);
     (void)cuda->driver->cublasGetVersion_v2(cuda->cublas, &cublas);
-    (void)cuda->driver->nvrtcVersion(&major, &minor);
     name[sizeof(name) - 1] = '\0';
     snprintf(cuda->description, sizeof(cuda->description), "%s, sm_%d, driver for CUDA %d.%d, cuBLAS %d, NVRTC %d.%d%s",
-             name, cuda->capability, driver / 1000, driver % 1000 / 10, cublas, major, minor,
+             name, cuda->capability, driver / 1000, driver % 1000 / 10, cublas, cuda->nvrtc_major, cuda->nvrtc_minor,
              cuda->compute_type == FUSE_CUBLAS_COMPUTE_TF32 ? ", TF32" : "");
 }
 

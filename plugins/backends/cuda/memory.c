@@ -57,7 +57,7 @@ int fuse_cuda_synchronize(struct fuse_cuda *cuda, struct fuse_error *error)
 {
     FUSE_TRY(fuse_cuda_begin(cuda, error));
     FUSE_TRY(fuse_cuda_check(cuda, cuda->driver->cuStreamSynchronize(cuda->stream), "computing", error));
-    cuda->is_busy = false; /* the stream has waited for the other one's copies */
+    cuda->is_busy = cuda->is_computing = false; /* the stream has waited for the other one's copies */
     return FUSERUN_OK;
 }
 
@@ -96,15 +96,19 @@ int fuse_cuda_download(struct fuse_cuda *cuda, void *host, const void *device, u
     return FUSERUN_OK;
 }
 
-/* The copy waits until nothing reads the last batch any more, and computing waits for the copy. */
+/* The copy waits until nothing reads the last batch any more, unless the host has waited for that, and computing waits
+ * for the copy. */
 int fuse_cuda_upload_staged(struct fuse_cuda *cuda, void *device, const void *staging, uint64_t bytes,
                             struct fuse_error *error)
 {
     const struct fuse_driver *const driver = cuda->driver;
     const char *const what = "copying a batch to the device";
-    FUSE_TRY(fuse_cuda_begin(cuda, error));
-    FUSE_TRY(fuse_cuda_check(cuda, driver->cuEventRecord(cuda->computed, cuda->stream), what, error));
-    FUSE_TRY(fuse_cuda_check(cuda, driver->cuStreamWaitEvent(cuda->copy_stream, cuda->computed, 0), what, error));
+    FUSE_TRY(fuse_cuda_failed(cuda, error));
+    cuda->is_busy = true;
+    if (cuda->is_computing) {
+        FUSE_TRY(fuse_cuda_check(cuda, driver->cuEventRecord(cuda->computed, cuda->stream), what, error));
+        FUSE_TRY(fuse_cuda_check(cuda, driver->cuStreamWaitEvent(cuda->copy_stream, cuda->computed, 0), what, error));
+    }
     FUSE_TRY(fuse_cuda_check(
         cuda, driver->cuMemcpyHtoDAsync_v2(fuse_address(device), staging, bytes, cuda->copy_stream), what, error));
     FUSE_TRY(fuse_cuda_check(cuda, driver->cuEventRecord(cuda->copied, cuda->copy_stream), what, error));
