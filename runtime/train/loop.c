@@ -1,6 +1,8 @@
 #include "train/loop.h"
 
 #include "base/number.h"
+#include "memory/resident.h"
+#include "train/pictures.h"
 #include "train/profile.h"
 #include "train/resume.h"
 
@@ -280,10 +282,18 @@ static void summarise(struct fuse_run_state *state, const struct fuse_outputs *o
 /* Everything is trained: the last checkpoint, with the metrics closed and on disk, then what a run leaves. */
 static int finish(struct fuse_run_state *state, const struct fuse_outputs *outputs, struct fuse_error *error)
 {
+    struct fuse_error untold = FUSE_ERROR_INIT;
     state->is_saved = false; /* one that the run went on from may lie elsewhere */
+    /* First: a run that is killed behind its last checkpoint has nothing left to draw when it goes on. That the
+     * pictures fail is told when the weights are safe. */
+    const int drawn = fuse_pictures_write(state->experiment, outputs, fuse_resident_peak_bytes(), &untold);
     FUSE_TRY(save(state, NULL, error));
     FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
     FUSE_TRY(fuse_outputs_finish(state->experiment, outputs, error));
+    if (drawn != FUSERUN_OK) {
+        *error = untold;
+        return drawn;
+    }
     summarise(state, outputs);
     return fuse_profile_write(state->experiment, outputs, error);
 }

@@ -3,9 +3,7 @@
 #include "config/options.h"
 #include "files/files.h"
 #include "files/output.h"
-#include "memory/resident.h"
 #include "train/checkpoint.h"
-#include "train/pictures.h"
 #include "train/resume.h"
 #include "train/weights.h"
 
@@ -170,6 +168,13 @@ static int remove_leftovers(const struct fuse_outputs *outputs, struct fuse_erro
     return status;
 }
 
+/* All updates were done when the checkpoint was made. */
+static bool has_nothing_left(const struct fuse_experiment *experiment)
+{
+    const struct fuse_resume *resume = experiment->resume;
+    return resume != NULL && resume->record.step >= experiment->total_updates && !resume->record.is_evaluation_due;
+}
+
 /* Of the run before: everything, or, where this one goes on from a checkpoint, what that run made after it. */
 static int remove_earlier_run(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
                               struct fuse_error *error)
@@ -179,6 +184,8 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
         if (resume != NULL && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
             continue; /* cut back later, written anew in one step */
+        if (has_nothing_left(experiment) && strncmp(run_files[i], "memory.", strlen("memory.")) == 0)
+            continue; /* nothing will run that could be drawn */
         char *path = fuse_outputs_path(outputs, run_files[i]);
         const int status =
             path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
@@ -190,8 +197,7 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
 
 bool fuse_outputs_are_done(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs)
 {
-    const struct fuse_resume *resume = experiment->resume;
-    if (resume == NULL || resume->record.step < experiment->total_updates || resume->record.is_evaluation_due)
+    if (!has_nothing_left(experiment))
         return false;
     char *model = fuse_outputs_path(outputs, "model.safetensors");
     const bool is_there = model != NULL && access(model, F_OK) == 0; /* a run may have been killed just before */
@@ -240,14 +246,10 @@ void fuse_peak_add_json(const struct fuse_peak *peak, struct fuse_text *text)
 int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
                         struct fuse_error *error)
 {
-    const uint64_t resident_peak = fuse_resident_peak_bytes(); /* before anything is prepared for writing */
     char *path = fuse_outputs_path(outputs, "model.safetensors");
     if (path == NULL)
         return fuse_fail_memory(error, "a path", strlen(outputs->folder));
-    int status = fuse_weights_save(path, experiment->graph, experiment->dict, error);
+    const int status = fuse_weights_save(path, experiment->graph, experiment->dict, error);
     free(path);
-    FUSE_TRY(status);
-    if (experiment->resume != NULL && experiment->resume->record.step >= experiment->total_updates)
-        return FUSERUN_OK; /* nothing was trained here that pictures could show */
-    return fuse_pictures_write(experiment, outputs, resident_peak, error);
+    return status;
 }

@@ -25,7 +25,7 @@ int fuse_outputs_start(const struct fuse_experiment *experiment, const char *con
 bool fuse_outputs_are_done(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs);
 /* The path of a file in the folder; the caller frees. NULL when out of memory. */
 char *fuse_outputs_path(const struct fuse_outputs *outputs, const char *name) __attribute__((warn_unused_result));
-/* model.safetensors, and memory.json, memory.html, memory.pickle where they are asked for. */
+/* model.safetensors. */
 int fuse_outputs_finish(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
                         struct fuse_error *error);
 void fuse_outputs_free(struct fuse_outputs *outputs);

@@ -269,7 +269,7 @@ int fuse_pictures_write(const struct fuse_experiment *experiment, const struct f
     struct describer describer = {0};
     char *json = NULL;
     char *pickle = NULL;
-    if (experiment->timeline == NULL)
+    if (experiment->timeline == NULL || fuse_timeline_run_count(experiment->timeline) == 0)
         return FUSERUN_OK;
     FUSE_TRY_OUT(describe(&describer, experiment, error));
     json = fuse_outputs_path(outputs, "memory.json");
