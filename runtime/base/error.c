@@ -32,6 +32,8 @@ int fuse_fail(struct fuse_error *error, int code, const char *key, const char *f
 
 int fuse_fail_memory(struct fuse_error *error, const char *what, size_t bytes)
 {
+    if (bytes == 0)
+        return fuse_fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for %s", what);
     return fuse_fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for %s (%zu bytes)", what, bytes);
 }
 

@@ -34,7 +34,7 @@ int fuse_fail(struct fuse_error *error, int code, const char *key, const char *f
 int fuse_fail_va(struct fuse_error *error, int code, const char *key, const char *format, va_list arguments)
     FUSERUN_PRINTF(4, 0);
 
-/* "out of memory for WHAT (N bytes)". */
+/* "out of memory for WHAT (N bytes)", without the bytes where they are 0. */
 int fuse_fail_memory(struct fuse_error *error, const char *what, size_t bytes);
 
 /* After `what`, a plugin's, failed with this status: makes up for a message that it did not write. Never FUSERUN_OK. */

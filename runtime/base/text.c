@@ -122,6 +122,12 @@ char *fuse_strndup(const char *string, size_t count)
     return copy;
 }
 
+const char *fuse_text_part(struct fuse_text *text, const struct fuse_text *part)
+{
+    text->failed |= part->failed;
+    return part->data != NULL ? part->data : "";
+}
+
 char *fuse_strdup(const char *string)
 {
     return fuse_strndup(string, strlen(string));

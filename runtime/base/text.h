@@ -25,6 +25,9 @@ void fuse_text_add_json(struct fuse_text *text, const char *string);
 /* A double as the shortest decimal that reads back as the same value; non-finite ones as `null`. */
 void fuse_text_add_json_number(struct fuse_text *text, double value);
 
+/* What `part` holds ("" for nothing), to be put into `text`, which fails if making the part did. */
+const char *fuse_text_part(struct fuse_text *text, const struct fuse_text *part);
+
 /* Copies; NULL when out of memory. The caller frees. */
 char *fuse_strdup(const char *string) __attribute__((warn_unused_result));
 char *fuse_strndup(const char *string, size_t count) __attribute__((warn_unused_result));

@@ -192,7 +192,9 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
         uint64_t peak_bytes = 0;
         struct fuse_error error = FUSE_ERROR_INIT;
         const struct fuse_way way = {ways[i].use, experiment->way.holds_operands && ways[i].use != FUSE_NORM_KEEP};
-        if (fuse_passes_weigh(experiment, way, &peak_bytes, &error) != FUSERUN_OK)
+        const int status = fuse_passes_weigh(experiment, way, &peak_bytes, &error);
+        text->failed |= status == FUSERUN_ERROR_MEMORY;
+        if (status != FUSERUN_OK)
             continue; /* this device cannot */
         fuse_text_addf(text, "  %s %s: peak %s, %s\n", is_used ? "clipping      " : "               instead",
                        ways[i].name, fuse_bytes_show(peak_bytes, shown), ways[i].cost);
@@ -205,7 +207,9 @@ static void add_way_peak(struct fuse_experiment *experiment, struct fuse_way way
     char shown[FUSE_BYTES_CHARS];
     uint64_t peak_bytes = 0;
     struct fuse_error error = FUSE_ERROR_INIT;
-    if (fuse_passes_weigh(experiment, way, &peak_bytes, &error) == FUSERUN_OK)
+    const int status = fuse_passes_weigh(experiment, way, &peak_bytes, &error);
+    text->failed |= status == FUSERUN_ERROR_MEMORY;
+    if (status == FUSERUN_OK)
         fuse_text_addf(text, "peak %s", fuse_bytes_show(peak_bytes, shown));
     else
         fuse_text_addf(text, "not on this device: %s", error.text);

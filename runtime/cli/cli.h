@@ -46,6 +46,12 @@ int fuse_open_experiment(const struct fuse_arguments *arguments, struct fuse_exp
 /* Prints an error that no config line is to blame for and returns its exit status. */
 int fuse_report_failure(const struct fuse_error *error);
 
+/* The same for a file that was refused before anything was done. */
+int fuse_report_refusal(const struct fuse_error *error);
+
+/* And for a lack of memory that nothing more is known of. */
+int fuse_report_no_memory(void);
+
 /* Prints what a command made; an output that does not take it is a failure. */
 int fuse_print_text(const struct fuse_text *text);
 

@@ -202,11 +202,11 @@ int fuse_command_compare(const struct fuse_arguments *arguments)
     int exit_status = FUSE_EXIT_DONE;
     struct fuse_report **reports = calloc(arguments->count, sizeof *reports);
     if (reports == NULL)
-        return fuse_usage_error("out of memory");
-    /* Every folder that cannot be compared is told. */
-    for (size_t i = 0; i < arguments->count; i++)
+        return fuse_report_no_memory();
+    /* Every folder that cannot be compared is told; a lack of memory once. */
+    for (size_t i = 0; i < arguments->count && error.code != FUSERUN_ERROR_MEMORY; i++)
         if (fuse_report_open(arguments->words[i], &reports[i], &error) != FUSERUN_OK)
-            exit_status = fuse_usage_error("%s", error.text);
+            exit_status = fuse_report_refusal(&error);
     if (exit_status == FUSE_EXIT_DONE) {
         name_apart(reports, arguments->count);
         exit_status = compare(reports, arguments, &text, &error) == FUSERUN_OK ? fuse_print_text(&text)

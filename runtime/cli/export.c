@@ -121,10 +121,10 @@ int fuse_command_export(const struct fuse_arguments *arguments)
     const bool is_folder = stat(arguments->words[0], &found) == 0 && S_ISDIR(found.st_mode);
     char *from = fuse_format("%s%s", arguments->words[0], is_folder ? "/model.safetensors" : "");
     if (from == NULL)
-        return fuse_usage_error("out of memory");
+        return fuse_report_no_memory();
     int exit_status = FUSE_EXIT_DONE;
     if (fuse_weights_file_open(from, FUSE_PTH_STATE_DICT, arguments->weights_key, &file, &error) != FUSERUN_OK)
-        exit_status = fuse_usage_error("%s", error.text);
+        exit_status = fuse_report_refusal(&error);
     else if (write_pth(file, to, &error) != FUSERUN_OK)
         exit_status = fuse_report_failure(&error);
     else

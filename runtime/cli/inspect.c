@@ -57,7 +57,7 @@ int fuse_command_inspect(const struct fuse_arguments *arguments)
     struct fuse_error error = FUSE_ERROR_INIT;
     struct fuse_weights_file *file = NULL;
     if (fuse_weights_file_open(path, FUSE_PTH_EVERYTHING, NULL, &file, &error) != FUSERUN_OK)
-        return fuse_usage_error("%s", error.text);
+        return fuse_report_refusal(&error);
     struct fuse_text text = {0};
     if (arguments->wants_json)
         add_json(file, &text);

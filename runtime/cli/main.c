@@ -57,6 +57,18 @@ int fuse_usage_error(const char *format, ...)
     return FUSE_EXIT_USAGE;
 }
 
+int fuse_report_refusal(const struct fuse_error *error)
+{
+    fprintf(stderr, "fuserun: %s\n", error->text);
+    return error->code == FUSERUN_ERROR_MEMORY ? FUSE_EXIT_FAILED : FUSE_EXIT_USAGE;
+}
+
+int fuse_report_no_memory(void)
+{
+    fputs("fuserun: out of memory\n", stderr);
+    return FUSE_EXIT_FAILED;
+}
+
 int fuse_report_failure(const struct fuse_error *error)
 {
     fprintf(stderr, "fuserun: %s\n", error->text);
@@ -68,7 +80,7 @@ int fuse_report_failure(const struct fuse_error *error)
 int fuse_print_text(const struct fuse_text *text)
 {
     if (text->failed)
-        return fuse_usage_error("out of memory");
+        return fuse_report_no_memory();
     const size_t written = fwrite(text->data, 1, text->length, stdout);
     if (written == text->length && fflush(stdout) == 0)
         return FUSE_EXIT_DONE;
@@ -89,6 +101,8 @@ int fuse_open_experiment(const struct fuse_arguments *arguments, struct fuse_exp
     const int status =
         fuse_experiment_open(arguments->words[0], arguments->words + 1, arguments->count - 1, experiment, &error);
     size_t mistakes = 0;
+    if (error.code == FUSERUN_ERROR_MEMORY)
+        return fuse_report_failure(&error); /* what was found so far may only follow from that */
     if (*experiment != NULL && (*experiment)->diagnostics != NULL) {
         mistakes = fuse_diagnostics_error_count((*experiment)->diagnostics);
         fuse_diagnostics_print((*experiment)->diagnostics, stderr);
@@ -98,7 +112,7 @@ int fuse_open_experiment(const struct fuse_arguments *arguments, struct fuse_exp
     if (mistakes > 0)
         return FUSE_EXIT_USAGE;
     const int exit_status = fuse_report_failure(&error);
-    return error.code == FUSERUN_ERROR_MEMORY || error.code == FUSERUN_ERROR_INTERNAL ? exit_status : FUSE_EXIT_USAGE;
+    return error.code == FUSERUN_ERROR_INTERNAL ? exit_status : FUSE_EXIT_USAGE;
 }
 
 static int show_version(void)
@@ -239,7 +253,7 @@ int main(int count, char **values)
     struct fuse_arguments arguments = {.command = command != NULL ? command->name : "a run"};
     arguments.words = calloc((size_t)count + 1, sizeof *arguments.words);
     if (arguments.words == NULL)
-        return fuse_usage_error("out of memory");
+        return fuse_report_no_memory();
     int status = read_arguments(count - first, values + first, command, &arguments);
     if (status == FUSE_EXIT_DONE && command == NULL && arguments.count > 0)
         status = check_config_exists(arguments.words[0]);

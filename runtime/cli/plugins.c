@@ -208,7 +208,7 @@ static int add_named(struct fuse_text *text, const struct catalogue *catalogue, 
     size_t matches = 0;
     const char **names = calloc(catalogue->count + 1, sizeof *names);
     if (names == NULL)
-        return fuse_usage_error("out of memory");
+        return fuse_report_no_memory();
     for (size_t i = 0; i < catalogue->count; i++) {
         names[i] = catalogue->found[i].component->name;
         if (strcmp(names[i], name) != 0)
@@ -254,7 +254,7 @@ int fuse_command_plugins(const struct fuse_arguments *arguments)
     struct fuse_error error = FUSE_ERROR_INIT;
     struct fuse_diagnostics *diagnostics = fuse_diagnostics_new();
     if (diagnostics == NULL) {
-        exit_status = fuse_usage_error("out of memory");
+        exit_status = fuse_report_no_memory();
         goto out;
     }
     /* Behind --config, overrides may follow, as with every command that reads a config. */
@@ -266,8 +266,11 @@ int fuse_command_plugins(const struct fuse_arguments *arguments)
     size_t folder_count = 0;
     const char *const *folders = NULL;
     if (arguments->config != NULL) {
-        (void)fuse_config_read(arguments->config, arguments->words + names, arguments->count - names, diagnostics,
-                               &config);
+        if (fuse_config_read(arguments->config, arguments->words + names, arguments->count - names, diagnostics,
+                             &config) == FUSERUN_ERROR_MEMORY) {
+            exit_status = fuse_report_no_memory();
+            goto out;
+        }
         fuse_diagnostics_print(diagnostics, stderr);
         if (config == NULL || fuse_diagnostics_error_count(diagnostics) > 0) {
             exit_status = FUSE_EXIT_USAGE;

@@ -33,7 +33,7 @@ int fuse_command_report(const struct fuse_arguments *arguments)
     struct fuse_error error = FUSE_ERROR_INIT;
     struct fuse_report *report = NULL;
     if (fuse_report_open(arguments->words[0], &report, &error) != FUSERUN_OK)
-        return fuse_usage_error("%s", error.text);
+        return fuse_report_refusal(&error);
     struct fuse_text text = {0};
     char *page = fuse_format("%s/memory.html", report->folder);
     fuse_report_free(&report);

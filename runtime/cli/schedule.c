@@ -137,7 +137,7 @@ static int print_plots(struct fuse_experiment *experiment, struct fuse_text *tex
     width = width > 120 ? 120 : width;
     double *values = calloc((size_t)width, sizeof *values);
     if (values == NULL)
-        return fuse_usage_error("out of memory");
+        return fuse_report_no_memory();
     int status = FUSERUN_OK;
     for (size_t c = 0; c < fuse_clock_column_count(experiment->clock) && status == FUSERUN_OK; c++)
         status = plot_column(experiment, c, width, values, text, error);

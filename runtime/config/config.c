@@ -460,6 +460,11 @@ int fuse_config_read(const char *path, const char *const *overrides, size_t over
     struct fuse_config *config = calloc(1, sizeof(*config));
     char *working_folder = getcwd(NULL, 0);
     int status = FUSERUN_ERROR_MEMORY;
+    if (working_folder == NULL && errno != ENOMEM) {
+        fuse_diagnostics_add(diagnostics, MAIN_RANK, 0, true,
+                             fuse_format("%s: the working directory cannot be told: %s", path, strerror(errno)));
+        status = FUSERUN_ERROR_CONFIG;
+    }
     if (config == NULL || working_folder == NULL)
         goto out;
     struct fuse_layer *layer = fuse_arena_alloc(&config->arena, sizeof(*layer));
@@ -484,8 +489,6 @@ out:
     if (status == FUSERUN_ERROR_IO)
         fuse_diagnostics_add(diagnostics, MAIN_RANK, 0, true,
                              fuse_format("%s: cannot be read: %s", path, strerror(errno)));
-    if (status == FUSERUN_ERROR_MEMORY)
-        fuse_diagnostics_add(diagnostics, MAIN_RANK, 0, true, fuse_format("%s: out of memory", path));
     free(working_folder);
     fuse_config_free(&config);
     return status;

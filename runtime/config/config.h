@@ -32,8 +32,9 @@ void fuse_diagnostics_print(struct fuse_diagnostics *diagnostics, FILE *stream);
 /* ---- reading -------------------------------------------------------------------------------------------------- */
 
 /* Reads the file, its includes and the command-line overrides ("section.key=value"): grammar only. Mistakes go to
- * diagnostics, and the status is FUSERUN_OK all the same, so that resolving can tell the rest. Unless memory ran out or
- * the file cannot be opened, *config is set and must be freed. */
+ * diagnostics, and the status is FUSERUN_OK all the same, so that resolving can tell the rest. Unless memory ran out
+ * (FUSERUN_ERROR_MEMORY, which is no diagnostic), the file cannot be opened or there is no working directory, *config
+ * is set and must be freed. */
 int fuse_config_read(const char *path, const char *const *overrides, size_t override_count,
                      struct fuse_diagnostics *diagnostics, struct fuse_config **config);
 void fuse_config_free(struct fuse_config **config);
@@ -59,7 +60,8 @@ struct fuse_resolver {
 };
 
 /* Merges the layers, expands ${}, checks every section and key against the core tables and the plugins' options, and
- * makes the typed values. Mistakes go to diagnostics. FUSERUN_OK if there were none at all so far. */
+ * makes the typed values. Mistakes go to diagnostics. FUSERUN_OK if there were none at all so far;
+ * FUSERUN_ERROR_MEMORY, which is no diagnostic, before all else. */
 int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *resolver,
                         struct fuse_diagnostics *diagnostics);
 

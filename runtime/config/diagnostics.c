@@ -13,6 +13,7 @@ struct fuse_diagnostics {
     size_t count, capacity;
     size_t error_count; /* ever */
     size_t sequence;
+    bool has_lost; /* one that there was no memory to tell */
 };
 
 struct fuse_diagnostics *fuse_diagnostics_new(void)
@@ -40,13 +41,16 @@ void fuse_diagnostics_add(struct fuse_diagnostics *diagnostics, int rank, int li
 {
     if (is_error)
         diagnostics->error_count++; /* counts even if there is no memory to tell it */
-    if (text == NULL)
+    if (text == NULL) {
+        diagnostics->has_lost = true;
         return;
+    }
     if (diagnostics->count == diagnostics->capacity) {
         const size_t capacity = diagnostics->capacity == 0 ? 16 : 2 * diagnostics->capacity;
         struct item *items = realloc(diagnostics->items, capacity * sizeof(*items));
         if (items == NULL) {
             free(text);
+            diagnostics->has_lost = true;
             return;
         }
         diagnostics->items = items;
@@ -75,4 +79,7 @@ void fuse_diagnostics_print(struct fuse_diagnostics *diagnostics, FILE *stream)
         free(diagnostics->items[i].text);
     }
     diagnostics->count = 0;
+    if (diagnostics->has_lost)
+        (void)fputs("fuserun: out of memory for further messages\n", stream);
+    diagnostics->has_lost = false;
 }

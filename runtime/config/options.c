@@ -1,5 +1,6 @@
 #include "config/internal.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -215,6 +216,8 @@ int fuse_options_from_pairs(const struct fuse_component *component, const char *
     int status = FUSERUN_OK;
     struct fuse_text message = {0};
     char *folder = getcwd(NULL, 0);
+    if (folder == NULL && errno != ENOMEM) /* gone, or not to be seen */
+        folder = fuse_strdup(".");
     struct fuse_options *made = calloc(1, sizeof(*made));
     if (made == NULL || folder == NULL) {
         status = fuse_fail_memory(error, "options", sizeof(*made));

@@ -69,7 +69,11 @@ static int find_component(struct fuse_config *config, struct fuse_section *secti
     const struct fuse_resolver *resolver = config->resolver;
     const char *file = NULL;
     section->component = NULL;
-    FUSE_TRY(resolver->find(resolver->user, fuse_role_kind(section->role), name, &section->component, &file, error));
+    const int found =
+        resolver->find(resolver->user, fuse_role_kind(section->role), name, &section->component, &file, error);
+    config->is_out_of_memory |= found == FUSERUN_ERROR_MEMORY;
+    if (found != FUSERUN_OK)
+        return found;
     section->file = fuse_arena_strdup(&config->arena, file == NULL ? name : file);
     config->is_out_of_memory |= section->file == NULL;
     section->is_file_written =
@@ -593,9 +597,7 @@ int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *
     config->is_out_of_memory |= !list_sections(config, diagnostics);
 out:
     config->resolver = NULL;
-    if (config->is_out_of_memory) {
-        fuse_diagnostics_add(diagnostics, 0, 0, true, fuse_format("%s: out of memory", config->path));
+    if (config->is_out_of_memory)
         return FUSERUN_ERROR_MEMORY;
-    }
     return fuse_diagnostics_error_count(diagnostics) == 0 ? FUSERUN_OK : FUSERUN_ERROR_CONFIG;
 }

@@ -1,5 +1,6 @@
 #include "files/safetensors.h"
 
+#include "base/json.h"
 #include "base/text.h"
 #include "files/files.h"
 #include "files/input.h"
@@ -152,21 +153,40 @@ static int walk_next(struct walk *walk)
     return !is_first || spaces < walk->length ? 1 : 0;
 }
 
+/* One call of jansson. */
+struct parsing {
+    const char *text;
+    size_t length;
+    json_t *object;
+    json_error_t problem;
+    bool lacks_memory;
+};
+
+static void parse(void *user)
+{
+    struct parsing *parsing = user;
+    parsing->object = json_loadb(parsing->text, parsing->length, JSON_REJECT_DUPLICATES, &parsing->problem);
+}
+
 /* jansson's tree of the member that the walk stands at, as an object of one key. The separators on both sides turn into
- * braces for the call, so nothing is copied. */
-static json_t *walk_parse(struct walk *walk, char before, json_error_t *problem)
+ * braces for the call, so nothing is copied. NULL: *problem says what is wrong, or memory is short. */
+static json_t *walk_parse(struct walk *walk, char before, struct parsing *parsing)
 {
     char *const open = walk->member - 1, *const close = walk->at;
     const char after = *close;
     *open = '{';
     *close = '}';
-    json_t *object = json_loadb(open, walk->length + 2, JSON_REJECT_DUPLICATES, problem);
+    *parsing = (struct parsing){.text = open, .length = walk->length + 2};
+    parsing->lacks_memory = !fuse_json_try(parse, parsing);
     *open = before;
     *close = after;
+    if (parsing->lacks_memory)
+        return NULL;
+    json_t *object = parsing->object;
     if (object != NULL && json_object_size(object) != 1) {
         json_decref(object);
         object = NULL;
-        strcpy(problem->text, "a member is missing between two separators");
+        strcpy(parsing->problem.text, "a member is missing between two separators");
     }
     return object;
 }
@@ -207,10 +227,11 @@ static int read_metadata(struct fuse_safetensors *file, char *text, const char *
     while ((found = walk_next(&walk)) > 0) {
         if (walk.depth > 0)
             return bad_file(file, error, wrong);
-        json_error_t problem;
-        json_t *member = walk_parse(&walk, before, &problem);
+        struct parsing parsing;
+        json_t *member = walk_parse(&walk, before, &parsing);
         if (member == NULL)
-            return bad_json(file, error, problem.text);
+            return parsing.lacks_memory ? fuse_fail_memory(error, "a file's metadata", walk.length)
+                                        : bad_json(file, error, parsing.problem.text);
         void *at = json_object_iter(member);
         const char *value = json_string_value(json_object_iter_value(at));
         const int status =
@@ -327,12 +348,14 @@ static int read_member(struct fuse_safetensors *file, struct walk *walk, char be
         return bad_member(file, error, walk->member, walk->length, "its entry in the header is nested too deeply");
     if (walk->has_minus) /* also -0, which JSON takes for an integer */
         return bad_member(file, error, walk->member, walk->length, "its entry in the header holds a minus sign");
-    json_error_t problem;
-    json_t *member = walk_parse(walk, before, &problem);
+    struct parsing parsing;
+    json_t *member = walk_parse(walk, before, &parsing);
+    if (member == NULL && parsing.lacks_memory)
+        return fuse_fail_memory(error, "a file's header", walk->length);
     if (member == NULL) {
         char what[FUSE_SHOWN_BYTES + 40], shown[FUSE_SHOWN_BYTES];
         (void)snprintf(what, sizeof what, "its entry in the header is not JSON: %s",
-                       fuse_shown(problem.text, strlen(problem.text), shown));
+                       fuse_shown(parsing.problem.text, strlen(parsing.problem.text), shown));
         return bad_member(file, error, walk->member, walk->length, what);
     }
     void *at = json_object_iter(member);

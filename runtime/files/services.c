@@ -2,8 +2,6 @@
 
 #include "files/safetensors.h"
 
-#include <jansson.h>
-
 #include <stdio.h>
 #include <string.h>
 
@@ -32,9 +30,28 @@ const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_B
 
 bool fuse_is_utf8(const char *text, size_t length)
 {
-    json_t *string = json_stringn(text, length);
-    json_decref(string);
-    return string != NULL;
+    /* RFC 3629: how many bytes follow a first one, and the range of the next. */
+    static const struct {
+        unsigned char first, last, following, least, greatest;
+    } forms[] = {{0x00, 0x7F, 0, 0, 0},       {0xC2, 0xDF, 1, 0x80, 0xBF}, {0xE0, 0xE0, 2, 0xA0, 0xBF},
+                 {0xE1, 0xEC, 2, 0x80, 0xBF}, {0xED, 0xED, 2, 0x80, 0x9F}, {0xEE, 0xEF, 2, 0x80, 0xBF},
+                 {0xF0, 0xF0, 3, 0x90, 0xBF}, {0xF1, 0xF3, 3, 0x80, 0xBF}, {0xF4, 0xF4, 3, 0x80, 0x8F}};
+    const unsigned char *bytes = (const unsigned char *)text;
+    for (size_t i = 0; i < length;) {
+        size_t form = 0;
+        while (form < sizeof forms / sizeof forms[0] && (bytes[i] < forms[form].first || bytes[i] > forms[form].last))
+            form++;
+        if (form == sizeof forms / sizeof forms[0] || length - i <= forms[form].following)
+            return false;
+        for (size_t next = 1; next <= forms[form].following; next++) {
+            const unsigned char least = next == 1 ? forms[form].least : 0x80;
+            const unsigned char greatest = next == 1 ? forms[form].greatest : 0xBF;
+            if (bytes[i + next] < least || bytes[i + next] > greatest)
+                return false;
+        }
+        i += 1u + forms[form].following;
+    }
+    return true;
 }
 
 const char *fuse_shown_path(const char *path)

@@ -250,8 +250,7 @@ static void add_areas(const struct columns *columns, const uint64_t base[FUSE_CA
         }
         if (is_there)
             fuse_text_addf(text, "<path class=\"area c%d\" d=\"M%.1f %.1f%sH%.1fV%.1fZ\"/>\n", (int)category,
-                           frame->left, frame->bottom, path.data != NULL ? path.data : "", frame->right, frame->bottom);
-        text->failed = text->failed || path.failed;
+                           frame->left, frame->bottom, fuse_text_part(text, &path), frame->right, frame->bottom);
         fuse_text_free(&path);
     }
 }

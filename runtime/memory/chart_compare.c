@@ -22,7 +22,7 @@ static void add_legend(struct fuse_report *const *reports, size_t count, double 
         fuse_text_add(text, " (");
         struct fuse_text mode = {0};
         fuse_report_add_mode(reports[i], &mode);
-        fuse_xml_add(text, mode.data != NULL ? mode.data : "");
+        fuse_xml_add(text, fuse_text_part(text, &mode));
         fuse_text_free(&mode);
         fuse_text_addf(text, "): peak %s in %s</text>\n", fuse_decimal_bytes(reports[i]->peak_bytes, bytes),
                        fuse_phase_name(reports[i]->peak_phase));

@@ -1,5 +1,6 @@
 #include "memory/page.h"
 
+#include "base/json.h"
 #include "base/number.h"
 #include "files/output.h"
 #include "memory/chart.h"
@@ -91,7 +92,7 @@ static void add_facts(const struct fuse_report *report, struct fuse_text *text)
     fuse_report_add_count(report->peak_bytes, &peak);
     fuse_text_add(&peak, " bytes");
     fuse_page_add_fact("peak of what was alive", fuse_decimal_bytes(report->peak_bytes, value),
-                       peak.data != NULL ? peak.data : "", text);
+                       fuse_text_part(text, &peak), text);
     fuse_text_free(&peak);
     (void)snprintf(note, sizeof note, "from %s before the model", fuse_decimal_bytes(report->rss_base_bytes, other));
     fuse_page_add_fact("the process grew by", fuse_decimal_bytes(fuse_report_growth(report), value), note, text);
@@ -282,11 +283,29 @@ static void add_table(const struct fuse_report *report, struct fuse_text *text)
     fuse_text_add(text, "</table></div>\n");
 }
 
+struct writing {
+    const json_t *json;
+    struct fuse_text text;
+};
+
+static int add_bytes(const char *bytes, size_t count, void *user)
+{
+    struct writing *writing = user;
+    fuse_text_add_bytes(&writing->text, bytes, count);
+    return 0;
+}
+
+static void write_json(void *user)
+{
+    struct writing *writing = user;
+    (void)json_dump_callback(writing->json, add_bytes, writing, JSON_COMPACT);
+}
+
 void fuse_page_memory(const struct fuse_report *report, struct fuse_text *text)
 {
     struct fuse_text title = {0};
     fuse_text_addf(&title, "%s \u00b7 memory", report->name);
-    fuse_page_begin(title.data != NULL ? title.data : "memory", text);
+    fuse_page_begin(fuse_text_part(text, &title), text);
     fuse_text_free(&title);
     add_head(report, text);
     add_facts(report, text);
@@ -295,7 +314,7 @@ void fuse_page_memory(const struct fuse_report *report, struct fuse_text *text)
     fuse_text_add(text, "<h2>The peak</h2>\n<p>");
     struct fuse_text peak = {0};
     fuse_report_add_peak(report, &peak);
-    fuse_xml_add(text, peak.data != NULL ? peak.data : "");
+    fuse_xml_add(text, fuse_text_part(text, &peak));
     fuse_text_free(&peak);
     fuse_text_add(text, " These are alive then:</p>\n");
     add_parts(report->peak_memory, text);
@@ -307,9 +326,12 @@ void fuse_page_memory(const struct fuse_report *report, struct fuse_text *text)
                         "while they ran. 1 GB is 1,000,000,000 bytes. Made by fuserun ");
     fuse_xml_add(text, report->version);
     fuse_text_add(text, " from memory.json and metrics.jsonl.</p></footer>\n");
-    char *json = json_dumps(report->json, JSON_COMPACT);
-    fuse_page_end(json != NULL ? json : "{}", text);
-    free(json);
+    struct writing writing = {.json = report->json};
+    if (fuse_json_try(write_json, &writing) && !writing.text.failed && writing.text.data != NULL)
+        fuse_page_end(writing.text.data, text);
+    else
+        text->failed = true;
+    fuse_text_free(&writing.text);
 }
 
 int fuse_report_write(const char *folder, struct fuse_error *error)

@@ -15,7 +15,7 @@ static void add_runs_name(const struct fuse_report *report, size_t index, struct
     fuse_text_add(text, "</td><td>");
     struct fuse_text mode = {0};
     fuse_report_add_mode(report, &mode);
-    fuse_xml_add(text, mode.data != NULL ? mode.data : "");
+    fuse_xml_add(text, fuse_text_part(text, &mode));
     fuse_text_free(&mode);
     fuse_text_add(text, "</td>");
 }
@@ -179,7 +179,7 @@ static void add_run(const struct fuse_report *report, struct fuse_text *text)
     struct fuse_text mode = {0};
     fuse_report_add_mode(report, &mode);
     fuse_text_add(text, ",\"mode\":");
-    fuse_text_add_json(text, mode.data != NULL ? mode.data : "");
+    fuse_text_add_json(text, fuse_text_part(text, &mode));
     fuse_text_free(&mode);
     fuse_text_add(text, ",\"passes\":[");
     for (size_t p = 0; p < report->pass_count; p++) {
@@ -228,7 +228,6 @@ void fuse_page_compare(struct fuse_report *const *reports, size_t count, struct 
         add_run(reports[i], &json);
     }
     fuse_text_add(&json, "]}");
-    text->failed = text->failed || json.failed;
-    fuse_page_end(json.data != NULL ? json.data : "{}", text);
+    fuse_page_end(fuse_text_part(text, &json), text);
     fuse_text_free(&json);
 }

@@ -1,5 +1,6 @@
 #include "memory/report.h"
 
+#include "base/json.h"
 #include "base/number.h"
 
 #include <errno.h>
@@ -251,13 +252,35 @@ static int read_buffers(struct fuse_report *report, const json_t *root, struct f
     return FUSERUN_OK;
 }
 
+/* One call of jansson. */
+struct reading {
+    FILE *file;
+    const char *line;
+    json_t *json;
+    json_error_t cause;
+};
+
+static void read_file(void *user)
+{
+    struct reading *reading = user;
+    reading->json = json_loadf(reading->file, 0, &reading->cause);
+}
+
+static void read_text(void *user)
+{
+    struct reading *reading = user;
+    reading->json = json_loads(reading->line, 0, &reading->cause);
+}
+
 static int read_json(struct fuse_report *report, FILE *file, struct fuse_error *error)
 {
-    json_error_t cause;
-    report->json = json_loadf(file, 0, &cause);
+    struct reading reading = {.file = file};
+    if (!fuse_json_try(read_file, &reading))
+        return fuse_fail_memory(error, "memory.json", 0);
+    report->json = reading.json;
     if (report->json == NULL)
-        return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s/memory.json:%d: %s", report->folder, cause.line,
-                         cause.text);
+        return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s/memory.json:%d: %s", report->folder, reading.cause.line,
+                         reading.cause.text);
     FUSE_TRY(read_head(report, report->json, error));
     FUSE_TRY(read_timeline(report, report->json, error));
     return read_buffers(report, report->json, error);
@@ -293,20 +316,22 @@ static int compare_doubles(const void *a, const void *b)
 }
 
 /* Of those that are numbers. */
-static double median(const double *values, size_t count)
+static int find_median(const double *values, size_t count, double *middle, struct fuse_error *error)
 {
     double *sorted = malloc((count + 1) * sizeof *sorted);
     size_t found = 0;
-    for (size_t i = 0; sorted != NULL && i < count; i++)
+    if (sorted == NULL)
+        return fuse_fail_memory(error, "the metrics", count * sizeof *sorted);
+    for (size_t i = 0; i < count; i++)
         if (fuse_number_is_finite(values[i]))
             sorted[found++] = values[i];
-    double middle = NAN;
+    *middle = NAN;
     if (found > 0) {
         qsort(sorted, found, sizeof *sorted, compare_doubles);
-        middle = (sorted[(found - 1) / 2] + sorted[found / 2]) / 2;
+        *middle = (sorted[(found - 1) / 2] + sorted[found / 2]) / 2;
     }
     free(sorted);
-    return middle;
+    return FUSERUN_OK;
 }
 
 /* A file of a million updates is not held in memory: lines are counted first, then read one by one. */
@@ -341,18 +366,22 @@ static int read_metrics(struct fuse_report *report, FILE *file, struct fuse_erro
     for (size_t number = 0; number < lines && getline(&line, &line_capacity, file) >= 0; number++) {
         if (number % every != 0 && number + 1 != lines && strstr(line, "\"eval_loss\"") == NULL)
             continue;
-        json_error_t cause;
-        json_t *object = json_loads(line, 0, &cause);
+        struct reading reading = {.line = line};
+        if (!fuse_json_try(read_text, &reading)) {
+            status = fuse_fail_memory(error, "metrics.jsonl", 0);
+            goto out;
+        }
+        json_t *object = reading.json;
         if (object == NULL) {
             status = fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s/metrics.jsonl:%zu: %s", report->folder,
-                               number + 1, cause.text);
+                               number + 1, reading.cause.text);
             goto out;
         }
         if (metrics->count < capacity)
             read_line(metrics, object);
         json_decref(object);
     }
-    metrics->median_step_s = median(metrics->step_s, metrics->count);
+    status = find_median(metrics->step_s, metrics->count, &metrics->median_step_s, error);
 out:
     free(line);
     return status;
@@ -395,7 +424,8 @@ static FILE *open_file(const char *folder, const char *name)
 
 static int cannot_open(const char *folder, const char *name, int cause, struct fuse_error *error)
 {
-    return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot open '%s/%s': %s", folder, name, strerror(cause));
+    return fuse_fail(error, cause == ENOMEM ? FUSERUN_ERROR_MEMORY : FUSERUN_ERROR_IO, NULL, "cannot open '%s/%s': %s",
+                     folder, name, strerror(cause));
 }
 
 int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error)

@@ -113,6 +113,10 @@ static int add_section(struct fuse_clock *clock, const struct fuse_config *confi
     struct fuse_schedule *schedule = NULL;
     const int status =
         fuse_schedule_build(&source, section, length, unit_is_epoch, clock->updates_per_epoch, &schedule, &cause);
+    if (status == FUSERUN_ERROR_MEMORY) {
+        *error = cause;
+        return status;
+    }
     if (status != FUSERUN_OK) {
         report_schedule(config, diagnostics, section, &cause);
         return FUSERUN_OK; /* the other sections may have mistakes of their own to tell */

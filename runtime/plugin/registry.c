@@ -359,6 +359,10 @@ static int visit_folder(struct fuse_registry *self, const struct fuse_folder *fo
         if (file == NULL)
             FUSE_TRY_OUT(fuse_fail_memory(error, "a file name", strlen(folder->path)));
         FUSE_TRY_OUT(load_once(self, file, stems.items[i], folder->is_ours, &record, error));
+        if (record->status == FUSERUN_ERROR_MEMORY) {
+            status = fuse_fail(error, record->status, NULL, "%s", record->error.text);
+            goto out;
+        }
         if (!record->is_visited)
             visit_record(record, visitor);
         record->is_visited = true;

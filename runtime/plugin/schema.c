@@ -94,6 +94,8 @@ static int check_default(const struct fuse_component *component, const struct fu
     const char *const pairs[] = {pair};
     const int status = fuse_options_from_pairs(&lone, pairs, 1, &values, &reason);
     fuse_options_free(&values);
+    if (status == FUSERUN_ERROR_MEMORY)
+        return fuse_fail(error, status, NULL, "%s", reason.text);
     if (status != FUSERUN_OK)
         return BROKEN("%s: option '%s': its default '%s' is refused: %s", what, option->key, option->default_text,
                       reason.text);

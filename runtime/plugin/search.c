@@ -3,7 +3,9 @@
 #include "base/text.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -138,66 +140,54 @@ static bool go_up(char *path)
 }
 
 /* The installation's plugin folder as seen from the running program, so that a moved or staged installation works:
- * the program's folder must end in FUSERUN_BINDIR, what stands before it is the prefix. NULL: not installed. */
-static char *installed_folder(const char *program)
+ * the program's folder must end in FUSERUN_BINDIR, what stands before it is the prefix. False: not installed. */
+static bool find_installed_folder(const char *program, char folder[PATH_MAX])
 {
+    char prefix[PATH_MAX];
     if (FUSERUN_PLUGIN_SUBDIR[0] == '/')
-        return fuse_strdup(FUSERUN_PLUGIN_SUBDIR);
-    char *prefix = fuse_strdup(program);
-    char *result = NULL;
-    if (prefix == NULL || !go_up(prefix))
-        goto out;
+        return snprintf(folder, PATH_MAX, "%s", FUSERUN_PLUGIN_SUBDIR) < PATH_MAX;
+    if (snprintf(prefix, sizeof prefix, "%s", program) >= PATH_MAX || !go_up(prefix))
+        return false;
     /* An absolute bindir tells nothing about the prefix; the usual layout does. */
     const char *bindir = FUSERUN_BINDIR[0] == '/' ? strrchr(FUSERUN_BINDIR, '/') + 1 : FUSERUN_BINDIR;
     const size_t length = strlen(prefix), tail = strlen(bindir);
     if (length <= tail || prefix[length - tail - 1] != '/' || strcmp(prefix + length - tail, bindir) != 0)
-        goto out;
-    prefix[length - tail - 1] = '\0';
-    result = fuse_format("%s/%s", prefix, FUSERUN_PLUGIN_SUBDIR);
-out:
-    free(prefix);
-    return result;
+        return false;
+    return snprintf(folder, PATH_MAX, "%.*s/%s", (int)(length - tail - 1), prefix, FUSERUN_PLUGIN_SUBDIR) < PATH_MAX;
 }
 
 static bool is_folder(const char *path)
 {
     struct stat info;
-    return path != NULL && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 static bool lies_under(const char *path, const char *folder)
 {
-    char *real = realpath(folder, NULL);
-    if (real == NULL)
+    char real[PATH_MAX];
+    if (realpath(folder, real) == NULL)
         return false;
     const size_t length = strlen(real);
-    const bool lies = strncmp(path, real, length) == 0 && path[length] == '/';
-    free(real);
-    return lies;
+    return strncmp(path, real, length) == 0 && path[length] == '/';
 }
 
 /* What comes with fuserun. An installation staged inside the build folder counts as installed. */
 static int add_standard(struct fuse_search *search, struct fuse_error *error)
 {
     char program[PATH_MAX];
+    char installed[PATH_MAX];
     const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length <= 0)
         return FUSERUN_OK;
     program[length] = '\0';
-    int status = FUSERUN_OK;
-    char *installed = installed_folder(program);
-    const bool is_installed = is_folder(installed);
+    const bool is_installed = find_installed_folder(program, installed) && is_folder(installed);
     if (lies_under(program, FUSERUN_BUILD_ROOT) && !(is_installed && FUSERUN_PLUGIN_SUBDIR[0] != '/')) {
-        FUSE_TRY_OUT(add_place(search, FUSERUN_SOURCE_ROOT "/plugins", true, false, error));
-        FUSE_TRY_OUT(add_place(search, FUSERUN_BUILD_ROOT "/plugins", true, true, error));
+        FUSE_TRY(add_place(search, FUSERUN_SOURCE_ROOT "/plugins", true, false, error));
+        FUSE_TRY(add_place(search, FUSERUN_BUILD_ROOT "/plugins", true, true, error));
         const struct fuse_folder models = {.kind = FUSERUN_KIND_MODEL, .is_standard = true, .is_ours = true};
-        FUSE_TRY_OUT(add_folder(search, fuse_strdup(FUSERUN_BUILD_ROOT "/models"), models, error));
+        FUSE_TRY(add_folder(search, fuse_strdup(FUSERUN_BUILD_ROOT "/models"), models, error));
     }
-    if (is_installed)
-        FUSE_TRY_OUT(add_place(search, installed, true, true, error));
-out:
-    free(installed);
-    return status;
+    return is_installed ? add_place(search, installed, true, true, error) : FUSERUN_OK;
 }
 
 int fuse_search_init(struct fuse_search *search, const char *const *first, size_t first_count,
@@ -234,14 +224,13 @@ const struct fuse_folder *fuse_search_folder_of(const struct fuse_search *search
 {
     const struct fuse_folder *found = NULL;
     struct stat info;
-    char *folder = fuse_strdup(file);
-    if (folder != NULL && go_up(folder) && stat(folder, &info) == 0) {
+    char folder[PATH_MAX];
+    if (snprintf(folder, sizeof folder, "%s", file) < PATH_MAX && go_up(folder) && stat(folder, &info) == 0) {
         for (size_t i = 0; found == NULL && i < search->count; i++) {
             if (search->folders[i].device == info.st_dev && search->folders[i].inode == info.st_ino)
                 found = &search->folders[i];
         }
     }
-    free(folder);
     return found;
 }
 
@@ -249,6 +238,8 @@ int fuse_folder_stems(const struct fuse_folder *folder, struct fuse_text_list *s
 {
     int status = FUSERUN_OK;
     DIR *stream = opendir(folder->path);
+    if (stream == NULL && errno == ENOMEM)
+        return fuse_fail_memory(error, "a plugin folder", 0);
     if (stream == NULL)
         return FUSERUN_OK; /* gone or unreadable: as good as empty */
     const struct dirent *entry;

@@ -433,7 +433,7 @@ static int open_backend(struct fuse_experiment *experiment, struct fuse_error *e
     int status;
     if (is_automatic) {
         status = try_backend(experiment, "cuda", &options, &cause);
-        if (status != FUSERUN_OK) {
+        if (status != FUSERUN_OK && status != FUSERUN_ERROR_MEMORY) {
             cause = (struct fuse_error)FUSE_ERROR_INIT;
             status = try_backend(experiment, "cpu", &options, &cause);
         }

@@ -155,15 +155,15 @@ class OutputFolder(Faults):
 
     def test_a_short_write_to_a_full_disk_leaves_no_half_line(self):
         self.classes_config(steps=300, run="output = out\nthreads = 1")
-        done, made = self.run_with("write", 1, "short", False)
+        _, made = self.run_with("write")
         numbers = [call[0] for call in made if call[2] == "metrics.jsonl"]
         self.refresh()
-        # The log's last write takes a half, its rest finds the disk full.
+        # The log's first write takes a half, its rest finds the disk full.
         done, _ = self.run_with("write", numbers[0], "short", then=errno.ENOSPC)
         self.assert_failed(done, errno.ENOSPC, numbers)
         found = self.found()
         self.assertNotIn("model.safetensors", found)
-        self.assertGreater(len(found["metrics.jsonl"]), 100)
+        self.assertLess(len(found["metrics.jsonl"]), 300)
 
     def test_the_next_run_finds_nothing_in_its_way(self):
         reference = self.whole()
