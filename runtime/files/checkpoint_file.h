@@ -3,10 +3,11 @@
  * A checkpoint is a .safetensors file, so any reader of those reads it. Its tensors:
  *
  *     PARAMETER                      F32, the parameter's shape
- *     optimizer/PARAMETER/STATE      F32, one for each state of the parameter's rule ("exp_avg"): the parameter's
- * shape, or [N] for a state of another size (a row's, a column's) optimizer/PARAMETER/NUMBER     F64, no dimensions: a
- * number that the rule keeps ("mu_product") optimizer/PARAMETER/step       I64, no dimensions: updates of this
- * parameter scheduler/state                F64, [N]: what schedules keep of evaluations (plateau); absent without such
+ *     optimizer/PARAMETER/STATE      F32, one a state of the rule ("exp_avg"), of the parameter's shape
+ *                                    or [N] (a row's, a column's)
+ *     optimizer/PARAMETER/NUMBER     F64, no dimensions: a number that the rule keeps ("mu_product")
+ *     optimizer/PARAMETER/step       I64, no dimensions: updates of this parameter
+ *     scheduler/state                F64, [N]: what schedules keep of evaluations (plateau); absent without such
  *
  * A frozen parameter has a weight; it has the rest if it was trained before, and keeps that as it was.
  * Metadata, all of it text:
