@@ -93,13 +93,6 @@ int fuse_op_fail_memory(const struct fuse_op_checker *checker, size_t bytes, str
     return checker->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", bytes);
 }
 
-int fuse_op_fail_shapes(const struct fuse_op_checker *checker, const struct fuse_op *op, const char *rule,
-                        struct fuse_error *error)
-{
-    return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend %s: op %s: the shapes do not fit: %s",
-                               checker->backend, fuse_op_name(op->kind), rule);
-}
-
 /* The losses' labels and statistics, and sums of squares, are the only operands that are neither float32 nor, for some,
  * bfloat16. */
 static uint32_t expected_dtype(const struct fuse_op *op, bool is_output, uint32_t index)
@@ -183,5 +176,8 @@ int fuse_op_check(const struct fuse_op_checker *checker, const struct fuse_op *o
         if (i < form->min_outputs || op->outputs[i].dtype != 0)
             FUSE_TRY(check_operand(checker, op, true, i, error));
     const char *const rule = fuse_op_shape_rule(op);
-    return rule == NULL ? check_numbers(checker, op, error) : fuse_op_fail_shapes(checker, op, rule, error);
+    if (rule != NULL)
+        return checker->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL, "backend %s: op %s: the shapes do not fit: %s",
+                                   checker->backend, form->name, rule);
+    return check_numbers(checker, op, error);
 }

@@ -26,10 +26,8 @@ bool fuse_op_same_shape(const struct fuse_operand *a, const struct fuse_operand 
  * the smallest count may be left out by its dtype 0. */
 int fuse_op_check(const struct fuse_op_checker *checker, const struct fuse_op *op, struct fuse_error *error);
 
-/* Errors that every compiler of an op may have; rule: what the shapes must be. */
+/* The error that every compiler of an op may have. */
 int fuse_op_fail_memory(const struct fuse_op_checker *checker, size_t bytes, struct fuse_error *error);
-int fuse_op_fail_shapes(const struct fuse_op_checker *checker, const struct fuse_op *op, const char *rule,
-                        struct fuse_error *error);
 
 /* op_shapes.c: NULL if the operands' shapes go together, else what they should be. */
 const char *fuse_op_shape_rule(const struct fuse_op *op);

@@ -67,9 +67,11 @@ static const char *linear_dw_sum(const struct fuse_op *op)
     const int64_t rows = op->integers[0], all = fuse_operand_rows(&in[2]);
     const bool fits = rows >= 1 && all % rows == 0 && fuse_operand_rows(&in[3]) == all &&
                       fuse_operand_columns(&in[2]) == fuse_operand_columns(&in[0]) &&
-                      fuse_operand_columns(&in[3]) == fuse_operand_columns(&in[1]);
+                      fuse_operand_columns(&in[3]) == fuse_operand_columns(&in[1]) && in[2].dtype == in[0].dtype &&
+                      in[3].dtype == in[1].dtype;
     if (!fits)
-        return "dy (B, N), x (B, K), earlier dy (E, N) and x (E, K), E a multiple of the rows of each";
+        return "dy (B, N), x (B, K), earlier dy (E, N) and x (E, K) of the same types, E a multiple of the rows of "
+               "each";
     return op->kind == FUSERUN_OP_LINEAR_DW_SUM ? linear_dw(op) : linear_dw_norm(op);
 }
 

@@ -417,32 +417,10 @@ static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_b
     return FUSERUN_OK;
 }
 
-static bool is_of_shape(const struct fuse_operand *operand, int64_t a, int64_t b, int64_t c)
-{
-    return operand->rank == 3 && operand->shape[0] == a && operand->shape[1] == b && operand->shape[2] == c;
-}
-
-static bool are_shapes_right(const struct fuse_op *op, bool is_backward)
-{
-    const struct fuse_operand *const qkv = &op->inputs[is_backward ? 1 : 0];
-    const int64_t heads = op->integers[0];
-    if (qkv->rank != 3 || heads < 1 || qkv->shape[2] % 3 != 0 || qkv->shape[2] / 3 % heads != 0)
-        return false;
-    const int64_t batch = qkv->shape[0], tokens = qkv->shape[1], width = qkv->shape[2] / 3;
-    if (!is_backward)
-        return is_of_shape(&op->outputs[0], batch, tokens, width) && is_of_shape(&op->outputs[1], batch, heads, tokens);
-    return is_of_shape(&op->inputs[0], batch, tokens, width) && is_of_shape(&op->inputs[2], batch, tokens, width) &&
-           is_of_shape(&op->inputs[3], batch, heads, tokens) && fuse_op_same_shape(qkv, &op->outputs[0]);
-}
-
 int fuse_compile_attention(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                            struct fuse_kernel_info *info, struct fuse_error *error)
 {
     const bool is_backward = op->kind == FUSERUN_OP_ATTENTION_DX;
-    struct fuse_dropout dropout;
-    if (!are_shapes_right(op, is_backward))
-        return fuse_op_mismatch(cpu, op, "qkv (B, S, 3 D), y (B, S, D), lse (B, H, S), H divides D", error);
-    FUSE_TRY(fuse_dropout_read(cpu, op, 1, &dropout, error));
     struct attention *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
@@ -455,7 +433,7 @@ int fuse_compile_attention(struct fuse_cpu *cpu, const struct fuse_op *op, struc
     self->width = qkv->shape[2] / 3;
     self->head_width = self->width / self->heads;
     self->scale = 1.0 / sqrt((double)self->head_width);
-    self->dropout = dropout;
+    self->dropout = fuse_dropout_read(op, 1);
     self->is_qkv_bfloat16 = fuse_operand_is_bfloat16(qkv);
     self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
     self->is_y_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[2]);

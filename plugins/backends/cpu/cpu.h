@@ -38,7 +38,7 @@ struct fuse_kernel {
     void (*destroy)(struct fuse_kernel *kernel);
 };
 
-/* Compilers of the families of ops; each is handed only ops of its own. */
+/* Compilers of the families of ops; each is handed only ops of its own, that passed fuse_op_check. */
 typedef int fuse_compiler(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                           struct fuse_kernel_info *info, struct fuse_error *error);
 fuse_compiler fuse_compile_linear;
@@ -70,13 +70,6 @@ static inline int fuse_fail_op_memory(const struct fuse_cpu *cpu, size_t bytes, 
     return fuse_op_fail_memory(&checker, bytes, error);
 }
 
-static inline int fuse_op_mismatch(const struct fuse_cpu *cpu, const struct fuse_op *op, const char *rule,
-                                   struct fuse_error *error)
-{
-    const struct fuse_op_checker checker = fuse_cpu_checker(cpu);
-    return fuse_op_fail_shapes(&checker, op, rule, error);
-}
-
 static inline uint64_t fuse_round_up(uint64_t bytes, uint64_t multiple)
 {
     return (bytes + multiple - 1) / multiple * multiple;
@@ -84,8 +77,6 @@ static inline uint64_t fuse_round_up(uint64_t bytes, uint64_t multiple)
 
 /* Rows of a panel of a weight's gradient (n, k): of the weight's shape alone. (linear.c) */
 int64_t fuse_panel_rows(int64_t n, int64_t k);
-/* Whether the earlier micro-batches' operands of a sum fit the present one's. (linear.c) */
-bool fuse_do_earlier_fit(const struct fuse_op *op);
 
 /* ---- what several ops do ------------------------------------------------------------------------------------- */
 

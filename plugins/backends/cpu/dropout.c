@@ -86,33 +86,22 @@ static void destroy(struct fuse_kernel *kernel)
     free(kernel);
 }
 
-int fuse_dropout_read(const struct fuse_cpu *cpu, const struct fuse_op *op, uint32_t stream_index,
-                      struct fuse_dropout *dropout, struct fuse_error *error)
+struct fuse_dropout fuse_dropout_read(const struct fuse_op *op, uint32_t stream_index)
 {
-    dropout->probability = op->numbers[0];
-    dropout->stream = (uint64_t)op->integers[stream_index];
-    if (!(dropout->probability >= 0.0 && dropout->probability < 1.0))
-        return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
-                               "backend cpu: op %s: a dropout probability of %g is not in [0, 1)",
-                               fuse_op_name(op->kind), dropout->probability);
-    return FUSERUN_OK;
+    return (struct fuse_dropout){op->numbers[0], (uint64_t)op->integers[stream_index]};
 }
 
 int fuse_compile_dropout(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                          struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    struct fuse_dropout dropout;
     (void)info;
-    if (!fuse_op_same_shape(&op->inputs[0], &op->outputs[0]))
-        return fuse_op_mismatch(cpu, op, "the output has the input's shape", error);
-    FUSE_TRY(fuse_dropout_read(cpu, op, 0, &dropout, error));
     struct dropout *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_dropout;
     self->kernel.destroy = destroy;
     self->count = fuse_operand_count(&op->inputs[0]);
-    self->dropout = dropout;
+    self->dropout = fuse_dropout_read(op, 0);
     self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
     self->is_y_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;

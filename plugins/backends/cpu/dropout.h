@@ -10,8 +10,7 @@ struct fuse_dropout {
 };
 
 /* From numbers[0] and integers[stream_index]. */
-int fuse_dropout_read(const struct fuse_cpu *cpu, const struct fuse_op *op, uint32_t stream_index,
-                      struct fuse_dropout *dropout, struct fuse_error *error);
+struct fuse_dropout fuse_dropout_read(const struct fuse_op *op, uint32_t stream_index);
 
 /* factors (count): 0 for an element that is dropped, else 1 / (1 - p); element `first` of the whole comes first. */
 void fuse_dropout_factors(const struct fuse_host *host, const struct fuse_dropout *dropout, uint64_t seed,

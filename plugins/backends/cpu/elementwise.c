@@ -114,14 +114,9 @@ int fuse_compile_elementwise(struct fuse_cpu *cpu, const struct fuse_op *op, str
                              struct fuse_kernel_info *info, struct fuse_error *error)
 {
     (void)info;
-    for (uint32_t i = 1; i < op->input_count; i++)
-        if (!fuse_op_same_shape(&op->inputs[0], &op->inputs[i]))
-            return fuse_op_mismatch(cpu, op, "all inputs have the same shape", error);
-    if (!fuse_op_same_shape(&op->inputs[0], &op->outputs[0]))
-        return fuse_op_mismatch(cpu, op, "the output has the inputs' shape", error);
     struct elementwise *const self = calloc(1, sizeof(*self));
     if (self == NULL)
-        return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", sizeof(*self));
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run;
     self->kernel.destroy = destroy;
     self->is_unary = op->input_count == 1;
@@ -130,7 +125,7 @@ int fuse_compile_elementwise(struct fuse_cpu *cpu, const struct fuse_op *op, str
     self->is_out_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     self->body = self->accumulate ? loops[op->kind].body_add : loops[op->kind].body;
-    self->count = fuse_operand_rows(&op->inputs[0]) * fuse_operand_columns(&op->inputs[0]);
+    self->count = fuse_operand_count(&op->inputs[0]);
     self->serial_count = loops[op->kind].serial_count;
     *kernel = &self->kernel;
     return FUSERUN_OK;

@@ -59,12 +59,6 @@ static int compile_product(struct fuse_cpu *cpu, const struct fuse_op *op, struc
     const struct fuse_operand *const in = &op->inputs[0], *const w = &op->inputs[1], *const out = &op->outputs[0];
     const int64_t batch = fuse_operand_rows(in), n = w->shape[0], k = w->shape[1];
     const bool has_bias = op->input_count > 2 && op->inputs[2].dtype != 0;
-
-    if (w->rank != 2 || fuse_operand_columns(in) != (is_forward ? k : n) ||
-        fuse_operand_columns(out) != (is_forward ? n : k) || fuse_operand_rows(out) != batch ||
-        (has_bias && fuse_operand_rows(&op->inputs[2]) * fuse_operand_columns(&op->inputs[2]) != n))
-        return fuse_op_mismatch(
-            cpu, op, is_forward ? "x (B, K), w (N, K), b (N), y (B, N)" : "dy (B, N), w (N, K), dx (B, K)", error);
     struct linear *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
@@ -212,15 +206,6 @@ int64_t fuse_panel_rows(int64_t n, int64_t k)
     return rows < n ? rows : n;
 }
 
-bool fuse_do_earlier_fit(const struct fuse_op *op)
-{
-    const int64_t rows = op->integers[0], all = fuse_operand_rows(&op->inputs[2]);
-    return rows >= 1 && all % rows == 0 && fuse_operand_rows(&op->inputs[3]) == all &&
-           fuse_operand_columns(&op->inputs[2]) == fuse_operand_columns(&op->inputs[0]) &&
-           fuse_operand_columns(&op->inputs[3]) == fuse_operand_columns(&op->inputs[1]) &&
-           op->inputs[2].dtype == op->inputs[0].dtype && op->inputs[3].dtype == op->inputs[1].dtype;
-}
-
 /* One of PRODUCT_..., for full panels and, where there is one, the shorter last. */
 static int create_products(struct fuse_cpu *cpu, struct weight_gradient *self, struct fuse_product_shape *shape,
                            int which, struct fuse_error *error)
@@ -243,21 +228,9 @@ static int compile_weight_gradient(struct fuse_cpu *cpu, const struct fuse_op *o
     const struct fuse_operand *const dy = &op->inputs[0], *const x = &op->inputs[1];
     const int64_t batch = fuse_operand_rows(dy), n = fuse_operand_columns(dy), k = fuse_operand_columns(x);
     const bool is_scratch = (op->flags & FUSERUN_OP_PANELS) != 0;
-    int64_t elements;
     const bool is_sum = op->kind == FUSERUN_OP_LINEAR_DW_SUM;
-    if (is_sum && !fuse_do_earlier_fit(op))
-        return fuse_op_mismatch(
-            cpu, op,
-            "dy (B, N), x (B, K), earlier dy (E, N), x (E, K), E = a multiple of integers[0], of the same types",
-            error);
-    if (fuse_operand_rows(x) != batch || __builtin_mul_overflow(n, k, &elements) || elements > INT64_MAX / 8)
-        return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
     const int64_t panel_rows = fuse_panel_rows(n, k), panel_count = (n + panel_rows - 1) / panel_rows;
     const uint64_t panel_floats = fuse_round_up((uint64_t)(panel_rows * k) * sizeof(float), 64) / sizeof(float);
-    const struct fuse_operand *const out = &op->outputs[0];
-    if (!is_scratch && (out->rank != 2 || out->shape[0] != n || out->shape[1] != k))
-        return fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K), dw (N, K)", error);
-
     struct weight_gradient *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
@@ -346,17 +319,14 @@ static void destroy_bias_gradient(struct fuse_kernel *kernel)
 int fuse_compile_bias_gradient(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                                struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    const int64_t n = fuse_operand_columns(&op->inputs[0]);
     (void)info;
-    if (fuse_operand_rows(&op->outputs[0]) * fuse_operand_columns(&op->outputs[0]) != n)
-        return fuse_op_mismatch(cpu, op, "dy (B, N), db (N)", error);
     struct bias_gradient *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_bias_gradient;
     self->kernel.destroy = destroy_bias_gradient;
     self->batch = fuse_operand_rows(&op->inputs[0]);
-    self->n = n;
+    self->n = fuse_operand_columns(&op->inputs[0]);
     self->is_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
     self->accumulate = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;

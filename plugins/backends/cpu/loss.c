@@ -173,36 +173,15 @@ static void destroy(struct fuse_kernel *kernel)
     free(kernel);
 }
 
-static int check_shapes(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_error *error)
-{
-    const struct fuse_operand *const y = &op->inputs[0];
-    if (fuse_operand_rows(&op->outputs[0]) * fuse_operand_columns(&op->outputs[0]) != 2)
-        return fuse_op_mismatch(cpu, op, "the statistics are two numbers", error);
-    if (op->output_count > 1 && op->outputs[1].dtype != 0 && !fuse_op_same_shape(y, &op->outputs[1]))
-        return fuse_op_mismatch(cpu, op, "the gradient has the prediction's shape", error);
-    if (op->kind == FUSERUN_OP_MSE && !fuse_op_same_shape(y, &op->inputs[1]))
-        return fuse_op_mismatch(cpu, op, "the target has the prediction's shape", error);
-    if (op->kind == FUSERUN_OP_CROSS_ENTROPY) {
-        const struct fuse_operand *const labels = &op->inputs[1];
-        if (fuse_operand_rows(labels) * fuse_operand_columns(labels) != fuse_operand_rows(y))
-            return fuse_op_mismatch(cpu, op, "one label for each row of logits", error);
-        if (!(op->numbers[0] >= 0.0 && op->numbers[0] <= 1.0))
-            return cpu->host->fail(error, FUSERUN_ERROR_INTERNAL, NULL,
-                                   "backend cpu: label smoothing %g, allowed [0, 1]", op->numbers[0]);
-    }
-    return FUSERUN_OK;
-}
-
 int fuse_compile_loss(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
                       struct fuse_kernel_info *info, struct fuse_error *error)
 {
-    FUSE_TRY(check_shapes(cpu, op, error));
     struct loss *const self = calloc(1, sizeof(*self));
     if (self == NULL)
-        return cpu->host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for an op (%zu bytes)", sizeof(*self));
+        return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_loss;
     self->kernel.destroy = destroy;
-    self->count = fuse_operand_rows(&op->inputs[0]) * fuse_operand_columns(&op->inputs[0]);
+    self->count = fuse_operand_count(&op->inputs[0]);
     self->has_gradient = op->output_count > 1 && op->outputs[1].dtype != 0;
     if (op->kind == FUSERUN_OP_CROSS_ENTROPY) {
         self->body = cross_entropy;

@@ -286,10 +286,7 @@ int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fus
         /* a sum's operands are only kept where they are smaller than dw: they have few rows */
         const bool is_few_rows =
             is_sum || (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
-        if (fuse_operand_rows(&op->inputs[1]) != self->batch || (is_sum && !fuse_do_earlier_fit(op)))
-            status = fuse_op_mismatch(cpu, op, "dy (B, N), x (B, K)[, earlier dy (E, N), earlier x (E, K)]", error);
-        else
-            status = is_few_rows ? add_blocks(cpu, self, error) : add_panels(cpu, self, error);
+        status = is_few_rows ? add_blocks(cpu, self, error) : add_panels(cpu, self, error);
     } else {
         self->body = chunk_squares;
         self->count = fuse_operand_count(&op->inputs[0]);

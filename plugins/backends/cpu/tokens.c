@@ -171,26 +171,11 @@ static void destroy(struct fuse_kernel *kernel)
     free(kernel);
 }
 
-/* (B, S, D) */
-static bool is_sequence(const struct fuse_operand *operand, int64_t batch, int64_t tokens, int64_t width)
-{
-    return operand->rank == 3 && operand->shape[0] == batch && operand->shape[1] == tokens &&
-           operand->shape[2] == width;
-}
-
-static bool is_matrix(const struct fuse_operand *operand, int64_t rows, int64_t columns)
-{
-    return operand->rank == 2 && operand->shape[0] == rows && operand->shape[1] == columns;
-}
-
-/* Fills in the sizes; NULL, or what the shapes should have been. */
-static const char *measure_patches(struct tokens *self, const struct fuse_op *op)
+/* Fills in the sizes. */
+static void measure_patches(struct tokens *self, const struct fuse_op *op)
 {
     const struct fuse_operand *const x = &op->inputs[0];
     const int64_t patch = op->integers[0];
-    const char *const rule = "x (B, C, H, W), y (B, (H/p)(W/p), C p p), p divides H and W";
-    if (x->rank != 4 || patch < 1 || x->shape[2] % patch != 0 || x->shape[3] % patch != 0)
-        return rule;
     self->batch = x->shape[0];
     self->channels = x->shape[1];
     self->image_rows = x->shape[2];
@@ -198,72 +183,49 @@ static const char *measure_patches(struct tokens *self, const struct fuse_op *op
     self->patch = patch;
     self->tokens = (self->image_rows / patch) * (self->image_columns / patch);
     self->width = self->channels * patch * patch;
-    if (!is_sequence(&op->outputs[0], self->batch, self->tokens, self->width))
-        return rule;
     self->body = cut_patches;
     self->count = self->batch * (self->image_rows / patch);
     self->serial_count = FUSE_SERIAL_ELEMENTS / (self->channels * self->image_columns * patch);
-    return NULL;
 }
 
-static const char *measure_prepend(struct tokens *self, const struct fuse_op *op)
+static void measure_prepend(struct tokens *self, const struct fuse_op *op)
 {
     const bool is_forward = op->kind == FUSERUN_OP_PREPEND;
     const struct fuse_operand *const longer = is_forward ? &op->outputs[0] : &op->inputs[0];
-    const struct fuse_operand *const shorter = is_forward ? &op->inputs[0] : &op->outputs[0];
-    const char *const rule = "x (B, S, D), token (D), y (B, S + 1, D)";
-    if (longer->rank != 3)
-        return rule;
     self->batch = longer->shape[0];
     self->tokens = longer->shape[1];
     self->width = longer->shape[2];
     self->serial_count = FUSE_SERIAL_ELEMENTS / self->width;
     if (op->kind == FUSERUN_OP_PREPEND_DW) {
         self->count = self->width;
-        return fuse_operand_count(&op->outputs[0]) == self->width ? NULL : rule;
+        return;
     }
-    if (!is_sequence(shorter, self->batch, self->tokens - 1, self->width) ||
-        (is_forward && fuse_operand_count(&op->inputs[1]) != self->width))
-        return rule;
     self->body = is_forward ? prepend : prepend_dx;
     self->count = self->batch * (is_forward ? self->tokens : self->tokens - 1);
-    return NULL;
 }
 
-static const char *measure_add_batch(struct tokens *self, const struct fuse_op *op)
+static void measure_add_batch(struct tokens *self, const struct fuse_op *op)
 {
     const struct fuse_operand *const x = &op->inputs[0];
-    const bool is_forward = op->kind == FUSERUN_OP_ADD_BATCH;
-    const char *const rule = "x (B, ...), p as many elements as a sample";
-    if (x->rank < 1)
-        return rule;
     self->batch = x->shape[0];
     self->tokens = 1;
     self->width = fuse_operand_count(x) / x->shape[0];
-    if ((is_forward && !fuse_op_same_shape(x, &op->outputs[0])) ||
-        fuse_operand_count(is_forward ? &op->inputs[1] : &op->outputs[0]) != self->width)
-        return rule;
     self->body = add_batch;
     self->count = self->width;
     self->serial_count = FUSE_SERIAL_ELEMENTS / self->batch;
-    return NULL;
 }
 
-static const char *measure_select(struct tokens *self, const struct fuse_op *op)
+static void measure_select(struct tokens *self, const struct fuse_op *op)
 {
     const bool is_forward = op->kind == FUSERUN_OP_SELECT;
     const struct fuse_operand *const sequence = is_forward ? &op->inputs[0] : &op->outputs[0];
-    const char *const rule = "x (B, S, D), y (B, D), 0 <= index < S";
     self->index = op->integers[0];
-    if (sequence->rank != 3 || self->index < 0 || self->index >= sequence->shape[1])
-        return rule;
     self->batch = sequence->shape[0];
     self->tokens = sequence->shape[1];
     self->width = sequence->shape[2];
     self->body = is_forward ? select_token : select_dx;
     self->count = is_forward ? self->batch : self->batch * self->tokens;
     self->serial_count = FUSE_SERIAL_ELEMENTS / self->width;
-    return is_matrix(is_forward ? &op->outputs[0] : &op->inputs[0], self->batch, self->width) ? NULL : rule;
 }
 
 int fuse_compile_tokens(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
@@ -273,25 +235,20 @@ int fuse_compile_tokens(struct fuse_cpu *cpu, const struct fuse_op *op, struct f
     struct tokens *const self = calloc(1, sizeof(*self));
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
-    const char *rule;
     switch (op->kind) {
     case FUSERUN_OP_PATCHES:
-        rule = measure_patches(self, op);
+        measure_patches(self, op);
         break;
     case FUSERUN_OP_ADD_BATCH:
     case FUSERUN_OP_ADD_BATCH_DW:
-        rule = measure_add_batch(self, op);
+        measure_add_batch(self, op);
         break;
     case FUSERUN_OP_SELECT:
     case FUSERUN_OP_SELECT_DX:
-        rule = measure_select(self, op);
+        measure_select(self, op);
         break;
     default:
-        rule = measure_prepend(self, op);
-    }
-    if (rule != NULL) {
-        free(self);
-        return fuse_op_mismatch(cpu, op, rule, error);
+        measure_prepend(self, op);
     }
     const bool is_sum = op->kind == FUSERUN_OP_PREPEND_DW || op->kind == FUSERUN_OP_ADD_BATCH_DW;
     self->kernel.run = is_sum ? run_batch_sum : run_body;
