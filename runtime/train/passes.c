@@ -238,6 +238,7 @@ int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *err
         FUSE_TRY(add_evaluation_pass(experiment, fuse_source_full_batch(evaluation), error));
         FUSE_TRY(add_evaluation_pass(experiment, fuse_source_last_batch(evaluation), error));
     }
+    experiment->persistent[FUSE_CATEGORY_DATA] += fuse_staging_bytes(experiment);
     for (uint32_t i = 0; i < experiment->pass_count; i++) {
         struct fuse_peak peak;
         fuse_program_peak(experiment->passes[i].program, experiment->persistent, &peak);
