@@ -398,69 +398,23 @@ static void check_groups(struct fuse_experiment *experiment, const struct fuse_g
     }
 }
 
-/* One backend by its name. */
-static int try_backend(struct fuse_experiment *experiment, const char *name, const struct fuse_backend_options *options,
-                       struct fuse_error *cause)
+/* A backend by its name, with a device of that index. */
+static int find_backend(const struct fuse_experiment *experiment, const char *name, uint32_t device_index,
+                        const struct fuse_backend **backend, struct fuse_error *cause)
 {
     const struct fuse_component *component = NULL;
     const char *file = NULL;
     FUSE_TRY(fuse_registry_find(experiment->registry, FUSERUN_KIND_BACKEND, name, &component, &file, cause));
-    const struct fuse_backend *backend = component->api;
-    const int devices = backend->device_count(fuse_host(), cause);
-    if (devices > 0 && options->device_index >= (uint32_t)devices)
+    *backend = component->api;
+    const int devices = (*backend)->device_count(fuse_host(), cause);
+    if (devices > 0 && device_index >= (uint32_t)devices)
         return fuse_fail(cause, FUSERUN_ERROR_CONFIG, NULL, "there is no device %u of '%s' here, only %d from 0 on",
-                         options->device_index, name, devices);
-    if (devices < 1)
-        return FUSERUN_ERROR_CONFIG; /* it said why */
-    FUSE_TRY(backend->open(fuse_host(), options, &experiment->device, cause));
-    experiment->backend = backend;
-    return FUSERUN_OK;
-}
-
-/* auto: a CUDA device that can be used, else the CPU, without a word about the first. */
-static int open_backend(struct fuse_experiment *experiment, struct fuse_error *error)
-{
-    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
-    const char *device = fuse_option_text(run, "device");
-    const bool is_automatic = device == NULL || strcmp(device, "auto") == 0;
-    struct fuse_backend_options options = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
-        .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
-        .precision = fuse_experiment_is_bfloat16(experiment) ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32,
-        .allows_tf32 = fuse_option_bool(run, "tf32") != 0,
-    };
-    struct fuse_error cause = FUSE_ERROR_INIT;
-    int status;
-    if (is_automatic) {
-        status = try_backend(experiment, "cuda", &options, &cause);
-        if (status != FUSERUN_OK && status != FUSERUN_ERROR_MEMORY) {
-            cause = (struct fuse_error)FUSE_ERROR_INIT;
-            status = try_backend(experiment, "cpu", &options, &cause);
-        }
-    } else {
-        const size_t length = strcspn(device, ":");
-        char name[16];
-        (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), device);
-        if (device[length] == ':') {
-            const unsigned long index = strtoul(device + length + 1, NULL, 10);
-            options.device_index = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
-        }
-        status = try_backend(experiment, name, &options, &cause);
-    }
-    if (status == FUSERUN_OK) {
-        /* Libraries are in memory now, nothing of the model is: what comes on top is the experiment's. */
-        fuse_resident_reset_peak();
-        experiment->resident_base_bytes = fuse_resident_now_bytes();
-        return FUSERUN_OK;
-    }
-    if (strcmp(cause.key, "precision") != 0)
-        cause.key[0] = '\0';
-    FUSE_TRY(blame(experiment, "run", "device", &cause, error));
-    return refused(error);
+                         device_index, name, devices);
+    return devices > 0 ? FUSERUN_OK : FUSERUN_ERROR_CONFIG; /* it said why */
 }
 
 static int make_dict(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
-                     struct fuse_error *error)
+                     struct fuse_error *cause)
 {
     const char *name = fuse_option_text(fuse_config_options(experiment->config, "optimizer"), "mode");
     enum fuse_mode mode = FUSE_MODE_FUSED;
@@ -468,22 +422,96 @@ static int make_dict(struct fuse_experiment *experiment, const struct fuse_group
         mode = FUSE_MODE_PER_PARAM;
     else if (name != NULL && strcmp(name, "foreach") == 0)
         mode = FUSE_MODE_FOREACH;
+    return fuse_dict_new(experiment->graph, experiment->backend, experiment->device, mode, specs, count,
+                         experiment->clock->driven, experiment->clock->driven_count, &experiment->dict, cause);
+}
+
+/* The device and the optimizer dict on it. After a failure, experiment->backend tells what failed: NULL, the device. */
+static int open_on(struct fuse_experiment *experiment, const struct fuse_backend *backend,
+                   const struct fuse_backend_options *options, const struct fuse_group_spec *specs, size_t count,
+                   struct fuse_error *cause)
+{
+    FUSE_TRY(backend->open(fuse_host(), options, &experiment->device, cause));
+    experiment->backend = backend;
+    /* Libraries are in memory now, nothing of the model is: what comes on top is the experiment's. */
+    fuse_resident_reset_peak();
+    experiment->resident_base_bytes = fuse_resident_now_bytes();
+    return make_dict(experiment, specs, count, cause);
+}
+
+static void close_backend(struct fuse_experiment *experiment)
+{
+    if (experiment->backend != NULL)
+        experiment->backend->close(experiment->device);
+    experiment->backend = NULL;
+    experiment->device = NULL;
+}
+
+/* A CUDA device that can be used, else the CPU: without a word where there is none, with one where it cannot do what
+ * the config asks for. What is wrong with the config would be so on the CPU, too. */
+static int open_automatic(struct fuse_experiment *experiment, const struct fuse_backend_options *options,
+                          const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
+{
+    const struct fuse_backend *backend = NULL;
+    if (find_backend(experiment, "cuda", options->device_index, &backend, cause) == FUSERUN_OK) {
+        const int status = open_on(experiment, backend, options, specs, count, cause);
+        if (status == FUSERUN_OK || status == FUSERUN_ERROR_MEMORY || status == FUSERUN_ERROR_CONFIG ||
+            status == FUSERUN_ERROR_INTERNAL)
+            return status;
+        fuse_config_warn(experiment->config, experiment->diagnostics, "run", "device",
+                         "auto takes the CPU instead of the CUDA device: %s", cause->text);
+        close_backend(experiment);
+    }
+    *cause = (struct fuse_error)FUSE_ERROR_INIT;
+    FUSE_TRY(find_backend(experiment, "cpu", options->device_index, &backend, cause));
+    return open_on(experiment, backend, options, specs, count, cause);
+}
+
+static int open_named(struct fuse_experiment *experiment, const char *device, struct fuse_backend_options *options,
+                      const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
+{
+    const struct fuse_backend *backend = NULL;
+    const size_t length = strcspn(device, ":");
+    char name[16];
+    (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), device);
+    if (device[length] == ':') {
+        const unsigned long index = strtoul(device + length + 1, NULL, 10);
+        options->device_index = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
+    }
+    FUSE_TRY(find_backend(experiment, name, options->device_index, &backend, cause));
+    return open_on(experiment, backend, options, specs, count, cause);
+}
+
+static int open_device(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
+                       struct fuse_error *error)
+{
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    const char *device = fuse_option_text(run, "device");
+    struct fuse_backend_options options = {
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
+        .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
+        .precision = fuse_experiment_is_bfloat16(experiment) ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32,
+        .allows_tf32 = fuse_option_bool(run, "tf32") != 0,
+    };
     struct fuse_error cause = FUSE_ERROR_INIT;
-    if (fuse_dict_new(experiment->graph, experiment->backend, experiment->device, mode, specs, count,
-                      experiment->clock->driven, experiment->clock->driven_count, &experiment->dict,
-                      &cause) == FUSERUN_OK)
+    const int status = device == NULL || strcmp(device, "auto") == 0
+                           ? open_automatic(experiment, &options, specs, count, &cause)
+                           : open_named(experiment, device, &options, specs, count, &cause);
+    if (status == FUSERUN_OK)
         return FUSERUN_OK;
-    char section[sizeof cause.key] = "optimizer";
-    const char *bar = strchr(cause.key, '|'); /* SECTION|KEY, where the config has a line for it */
+    const bool is_dict = experiment->backend != NULL;
+    char section[sizeof cause.key];
+    (void)snprintf(section, sizeof section, "%s", is_dict ? "optimizer" : "run");
+    const char *bar = is_dict ? strchr(cause.key, '|') : NULL; /* SECTION|KEY, where the config has a line for it */
     if (bar != NULL) {
         const size_t length = (size_t)(bar - cause.key);
         memcpy(section, cause.key, length);
         section[length] = '\0';
         memmove(cause.key, bar + 1, strlen(bar));
-    } else {
+    } else if (is_dict || strcmp(cause.key, "precision") != 0) {
         cause.key[0] = '\0';
     }
-    FUSE_TRY(blame(experiment, section, "plugin", &cause, error));
+    FUSE_TRY(blame(experiment, section, is_dict ? "plugin" : "device", &cause, error));
     return refused(error);
 }
 
@@ -529,8 +557,7 @@ static int open_all(struct fuse_experiment *experiment, struct fuse_error *error
         status = refused(error);
         goto out;
     }
-    FUSE_TRY_OUT(open_backend(experiment, error)); /* late: loading its libraries takes longer than all the rest */
-    FUSE_TRY_OUT(make_dict(experiment, specs, count, error));
+    FUSE_TRY_OUT(open_device(experiment, specs, count, error)); /* late: its libraries take longer than all the rest */
     FUSE_TRY_OUT(
         fuse_clock_bind(experiment->clock, experiment->dict, experiment->config, experiment->diagnostics, error));
     FUSE_TRY_OUT(
@@ -591,8 +618,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_graph_free(&old->graph);
     fuse_source_close(&old->train);
     fuse_source_close(&old->evaluation);
-    if (old->backend != NULL)
-        old->backend->close(old->device);
+    close_backend(old);
     fuse_config_free(&old->config);
     fuse_registry_free(&old->registry);
     fuse_diagnostics_free(&old->diagnostics);
