@@ -177,8 +177,10 @@ static void test_nan(void **state)
 static void test_workspace(void **state)
 {
     (void)state;
-    if (fuse_is_bfloat16_test()) /* float32 operands of its products are rounded whole where a library multiplies */
+    if (fuse_is_bfloat16_test()) {
+        print_message("float32 operands of bfloat16 products are rounded whole where a library multiplies\n");
         skip();
+    }
     static const int64_t tokens[] = {197, 1024, 4096, 16384};
     for (size_t i = 0; i < sizeof(tokens) / sizeof(tokens[0]); i++)
         for (int is_backward = 0; is_backward < 2; is_backward++) {

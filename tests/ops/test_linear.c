@@ -413,8 +413,10 @@ static void test_operands_are_rounded(void **state)
 {
     (void)state;
     static const struct shape few[] = {{1, 5, 9}, {3, 16, 40}, {70, 33, 65}, {300, 70, 300}};
-    if (!fuse_is_bfloat16_test())
+    if (!fuse_is_bfloat16_test()) {
+        print_message("about bfloat16, and this run is of float32\n");
         skip();
+    }
     for (size_t i = 0; i < sizeof(few) / sizeof(few[0]); i++) {
         struct numbers n;
         make_numbers(&n, &few[i]);
