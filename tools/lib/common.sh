@@ -339,13 +339,17 @@ build_tree() {
     return 1
 }
 
-# build/fuserun and its plugins. A folder in which tools/test has turned the tests on stays as it is.
+# build/fuserun and its plugins. A folder in which tools/test, or meson called by hand, has turned the tests on stays as
+# it is.
 build_program() {
     local stamp="" release="$source_root|${CC:-cc}|${release_options[*]}"
     [ -r "$source_root/build/.fuserun-configured" ] && stamp=$(<"$source_root/build/.fuserun-configured")
     case $stamp in
-    "$release "*) read -ra extra <<<"${stamp#"$release"}" ;;
-    *) extra=(-Dtests=disabled) ;;
+    "$release"*) read -ra extra <<<"${stamp#"$release"}" ;;
+    *)
+        extra=(-Dtests=disabled)
+        [ -z "$stamp" ] && [ -e "$source_root/build/meson-private/coredata.dat" ] && extra=()
+        ;;
     esac
     build_tree "$source_root/build" "run better" "${release_options[@]}" "${extra[@]}"
 }
