@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/stat.h>
 
 /* A file that was tried once, and what came of it. */
@@ -172,7 +173,9 @@ static int find_file(struct fuse_registry *self, enum fuse_kind kind, const char
     return failed;
 }
 
-/* What people know from PyTorch and cannot have here, unless a plugin of their own bears the name. */
+/* What people know from PyTorch and cannot have here, unless a plugin of their own bears the name; in upper case and
+ * without the `_`, as PyTorch writes it, too. */
+#define SPARSE_ADAM "SparseAdam is for sparse gradients, and here all gradients are dense: adam is the same for those"
 static const struct {
     enum fuse_kind kind;
     const char *name;
@@ -181,14 +184,14 @@ static const struct {
     {FUSERUN_KIND_OPTIMIZER, "lbfgs",
      "L-BFGS evaluates the loss several times in one update and takes all parameters as one vector, while here a "
      "gradient is applied as soon as the one backward pass has made it"},
-    {FUSERUN_KIND_OPTIMIZER, "sparse_adam",
-     "SparseAdam is for sparse gradients, and here all gradients are dense: adam is the same for those"},
+    {FUSERUN_KIND_OPTIMIZER, "sparse_adam", SPARSE_ADAM},
+    {FUSERUN_KIND_OPTIMIZER, "sparseadam", SPARSE_ADAM},
 };
 
 static const char *reason_against(enum fuse_kind kind, const char *name)
 {
     for (size_t i = 0; i < sizeof impossible / sizeof impossible[0]; i++)
-        if (impossible[i].kind == kind && strcmp(impossible[i].name, name) == 0)
+        if (impossible[i].kind == kind && strcasecmp(impossible[i].name, name) == 0)
             return impossible[i].reason;
     return NULL;
 }

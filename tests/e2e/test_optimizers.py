@@ -123,9 +123,10 @@ class Runs(KitCase):
                      "t.ini:20: optimizer.plugin: no optimizer 'lbfgs': L-BFGS evaluates the loss several times in one update "
                      "and takes all parameters as one vector, while here a gradient is applied as soon as the one backward "
                      "pass has made it")
-        self.refused("plugin = sparse_adam\n",
-                     "t.ini:20: optimizer.plugin: no optimizer 'sparse_adam': SparseAdam is for sparse gradients, and here all "
-                     "gradients are dense: adam is the same for those")
+        for name in ("sparse_adam", "SparseAdam"):
+            self.refused("plugin = %s\n" % name,
+                         "t.ini:20: optimizer.plugin: no optimizer '%s': SparseAdam is for sparse gradients, and here all "
+                         "gradients are dense: adam is the same for those" % name)
 
     def test_eps_none_is_for_the_first_alone(self):
         self.refused("plugin = adafactor\neps = 1e-3, none\n",
