@@ -143,6 +143,40 @@ static void a_nan_is_seen(void **state)
     fuse_rig_close(&rig);
 }
 
+/* Squares of x leave the range of floats; no element of dw does. */
+static void a_gradient_is_in_range_where_squares_are_not(void **state)
+{
+    (void)state;
+    struct fuse_rig rig;
+    fuse_rig_open(&rig, 1);
+    if (fuse_rig_is_device(&rig)) {
+        fuse_rig_close(&rig);
+        skip(); /* a device measures it as not finite */
+    }
+    for (int earlier = 0; earlier <= 3; earlier += 3) {
+        float *dy = fuse_random_floats(1, 6 * 40, 1e-12), *x = fuse_random_floats(2, 6 * 1100, 1e25);
+        double *sum = fuse_guarded_new(sizeof *sum);
+        struct fuse_op op = fuse_op_new(earlier > 0 ? FUSERUN_OP_LINEAR_DW_SUM_NORM : FUSERUN_OP_LINEAR_DW_NORM, 0);
+        op.integers[0] = earlier;
+        fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, 6 - earlier, 40, 0));
+        fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, 6 - earlier, 1100, 0));
+        if (earlier > 0) {
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, 40, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, 1100, 0));
+        }
+        fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+        const void *inputs[] = {dy + earlier * 40, x + earlier * 1100, dy, x};
+        void *outputs[] = {sum};
+        fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+        const double expected = product_squares(dy, x, 6, 40, 1100);
+        assert_true(fabs(*sum - expected) <= 1e-5 * expected);
+        fuse_guarded_free(sum, sizeof *sum);
+        fuse_guarded_free(dy, 6 * 40 * sizeof *dy);
+        fuse_guarded_free(x, 6 * 1100 * sizeof *x);
+    }
+    fuse_rig_close(&rig);
+}
+
 static void scaling(void **state)
 {
     (void)state;
@@ -169,6 +203,7 @@ int main(void)
         cmocka_unit_test(norms_of_gradients_that_do_not_exist),
         cmocka_unit_test(norms_over_micro_batches),
         cmocka_unit_test(a_nan_is_seen),
+        cmocka_unit_test(a_gradient_is_in_range_where_squares_are_not),
         cmocka_unit_test(scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

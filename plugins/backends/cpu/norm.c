@@ -5,11 +5,15 @@
  *     ||dy^T x||^2 = trace(x^T dy dy^T x) = trace(x x^T dy dy^T) = sum over i, j of (x x^T)_ij (dy dy^T)_ij
  * costs B^2 (N + K) / 2 multiply-adds, half of each symmetric product, dw itself B N K: with few rows the first is
  * cheaper. Over several micro-batches the rows of all of them stand one below the other: the earlier ones' in one
- * piece, then the present one's. Products are in float, what is summed up in double, partial sums in a fixed order. */
+ * piece, then the present one's. Products are in float, what is summed up in double, partial sums in a fixed order.
+ *
+ * x x^T holds squares: it may leave the range of floats where no element of dw does, and where gradients cancel, its
+ * rounding may make the sum negative. The elements of dw are then formed after all, piece by piece. */
 #include "bfloat16.h"
 #include "product.h"
 #include "threads.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define CHUNK_ELEMENTS 65536
@@ -151,6 +155,35 @@ static void block_squares(const void *context, int64_t task, int worker)
     run->partials[task] = once + 2.0 * twice;
 }
 
+/* dy[b][row] x[b][first...] is added to a piece of row `row` of dw, for each b. */
+static void add_rows(float *piece, struct fuse_values dy, struct fuse_values x, int64_t batch, const struct norm *self,
+                     int64_t row, int64_t first, int64_t count)
+{
+    float room[FUSE_ROOM_FLOATS], factor_room;
+    for (int64_t b = 0; b < batch; b++) {
+        const float factor = *fuse_values_read(dy, b * self->n + row, 1, &factor_room);
+        const float *const values = fuse_values_read(x, b * self->k + first, count, room);
+        for (int64_t j = 0; j < count; j++)
+            piece[j] += factor * values[j];
+    }
+}
+
+/* By the elements themselves; ends at the first that is not finite, as all are where a NaN went round. */
+static double element_squares(const struct run *run)
+{
+    const struct norm *const self = run->self;
+    double sum = 0.0;
+    for (int64_t row = 0; row < self->n; row++)
+        for (int64_t first = 0; first < self->k && isfinite(sum); first += FUSE_ROOM_FLOATS) {
+            const int64_t count = fuse_values_piece(true, self->k - first);
+            float piece[FUSE_ROOM_FLOATS] = {0};
+            add_rows(piece, run->earlier_dy, run->earlier_x, self->earlier, self, row, first, count);
+            add_rows(piece, run->dy, run->x, self->batch, self, row, first, count);
+            sum += sum_squares_of(piece, count);
+        }
+    return sum;
+}
+
 static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
                     struct fuse_error *error)
 {
@@ -171,6 +204,8 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
     double sum = 0.0;
     for (int64_t i = 0; i < self->task_count && run.status == FUSERUN_OK; i++)
         sum += run.partials[i];
+    if (self->body == block_squares && run.status == FUSERUN_OK && !(sum >= 0.0 && isfinite(sum)))
+        sum = element_squares(&run);
     *(double *)call->outputs[0] = sum;
     return run.status;
 }
