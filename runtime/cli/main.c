@@ -115,10 +115,37 @@ int fuse_open_experiment(const struct fuse_arguments *arguments, struct fuse_exp
     return error.code == FUSERUN_ERROR_INTERNAL ? exit_status : FUSE_EXIT_USAGE;
 }
 
+/* What CUDA needs of this machine, told by its backend; a build without one has nothing to tell. */
+static int add_cuda(struct fuse_text *text)
+{
+    char libraries[512] = "";
+    const struct fuse_component *component = NULL;
+    const char *file = NULL;
+    struct fuse_registry *registry = NULL;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    int status = fuse_registry_new(NULL, 0, NULL, &registry, &error);
+    if (status == FUSERUN_OK)
+        status = fuse_registry_find(registry, FUSERUN_KIND_BACKEND, "cuda", &component, &file, &error);
+    const struct fuse_backend *backend = status == FUSERUN_OK ? component->api : NULL;
+    if (backend != NULL && backend->describe_libraries != NULL) {
+        backend->describe_libraries(libraries, sizeof libraries);
+        fuse_text_addf(text, "CUDA: %s\n", libraries);
+    } else if (status != FUSERUN_OK && strstr(FUSERUN_FEATURES, "+CUDA") != NULL) {
+        fuse_text_addf(text, "CUDA: %s\n", error.text);
+    }
+    fuse_registry_free(&registry);
+    return status == FUSERUN_ERROR_MEMORY ? fuse_report_failure(&error) : FUSE_EXIT_DONE;
+}
+
 static int show_version(void)
 {
-    printf("fuserun %s\n%s\n", FUSERUN_VERSION, FUSERUN_FEATURES);
-    return fflush(stdout) == 0 ? FUSE_EXIT_DONE : FUSE_EXIT_FAILED;
+    struct fuse_text text = {0};
+    fuse_text_addf(&text, "fuserun %s\n%s\n", FUSERUN_VERSION, FUSERUN_FEATURES);
+    int status = add_cuda(&text);
+    if (status == FUSE_EXIT_DONE)
+        status = fuse_print_text(&text);
+    fuse_text_free(&text);
+    return status;
 }
 
 static int show_help(void)

@@ -122,6 +122,34 @@ static void add_json_option(struct fuse_text *text, const struct fuse_option *op
                    (option->flags & FUSERUN_OPTION_NONE_ALLOWED) != 0 ? "true" : "false");
 }
 
+/* Memory of the device's own is out of reach of a rule's function: such a backend compiles the rule's text. */
+static bool can_run_on(const struct fuse_optimizer *optimizer, const struct fuse_backend *backend)
+{
+    for (uint32_t r = 0; r < optimizer->rule_count; r++) {
+        const struct fuse_rule *rule = optimizer->rules[r];
+        const bool has_text = rule->text != NULL && rule->text[0] != '\0';
+        if (rule->update_tensor != NULL ? backend->compile_tensor == NULL
+                                        : backend->allocate_staging != NULL && !has_text)
+            return false;
+    }
+    return true;
+}
+
+/* The names of the backends among the plugins that can run an optimizer, each between quotes. */
+static void add_devices(struct fuse_text *text, const struct catalogue *catalogue,
+                        const struct fuse_optimizer *optimizer, const char *quote)
+{
+    const char *previous = "";
+    for (size_t i = 0; i < catalogue->count; i++) {
+        const struct fuse_component *component = catalogue->found[i].component;
+        if (component->kind != FUSERUN_KIND_BACKEND || strcmp(component->name, previous) == 0 ||
+            !can_run_on(optimizer, component->api))
+            continue;
+        fuse_text_addf(text, "%s%s%s%s", previous[0] != '\0' ? ", " : "", quote, component->name, quote);
+        previous = component->name;
+    }
+}
+
 static void add_json(struct fuse_text *text, const struct catalogue *catalogue, const char *name)
 {
     bool is_first = true;
@@ -137,9 +165,12 @@ static void add_json(struct fuse_text *text, const struct catalogue *catalogue, 
         add_json_text(text, "version", found->plugin->version);
         add_json_text(text, "file", found->file);
         add_json_text(text, "summary", component->summary);
-        if (component->kind == FUSERUN_KIND_OPTIMIZER)
-            fuse_text_addf(text, ",\"tiles\":%s",
+        if (component->kind == FUSERUN_KIND_OPTIMIZER) {
+            fuse_text_addf(text, ",\"tiles\":%s,\"devices\":[",
                            (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0 ? "true" : "false");
+            add_devices(text, catalogue, component->api, "\"");
+            fuse_text_add(text, "]");
+        }
         fuse_text_add(text, ",\"options\":[");
         for (uint32_t o = 0; o < component->option_count; o++) {
             fuse_text_add(text, o > 0 ? "," : "");
@@ -187,17 +218,20 @@ static void add_option(struct fuse_text *text, const struct fuse_option *option)
     fuse_text_addf(text, "\n      %s\n", option->help != NULL ? option->help : "");
 }
 
-static void add_details(struct fuse_text *text, const struct found *found)
+static void add_details(struct fuse_text *text, const struct catalogue *catalogue, const struct found *found)
 {
     const struct fuse_component *component = found->component;
     fuse_text_addf(text, "%s %s, version %s, license %s\n%s\nfile %s\n", fuse_kind_name(component->kind),
                    component->name, found->plugin->version != NULL ? found->plugin->version : "unknown",
                    found->plugin->license != NULL ? found->plugin->license : "unknown",
                    component->summary != NULL ? component->summary : "", found->file);
-    if (component->kind == FUSERUN_KIND_OPTIMIZER)
-        fuse_text_add(text, (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0
-                                ? "modes fused (by panels), per_param, foreach; devices cpu\n"
-                                : "modes fused (whole gradients), per_param, foreach; devices cpu\n");
+    if (component->kind == FUSERUN_KIND_OPTIMIZER) {
+        fuse_text_addf(text, "modes fused (%s), per_param, foreach; devices ",
+                       (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0 ? "by panels"
+                                                                                      : "whole gradients");
+        add_devices(text, catalogue, component->api, "");
+        fuse_text_add(text, "\n");
+    }
     fuse_text_add(text, component->option_count > 0 ? "options\n" : "no options\n");
     for (uint32_t o = 0; o < component->option_count; o++)
         add_option(text, option_of(component, o));
@@ -215,7 +249,7 @@ static int add_named(struct fuse_text *text, const struct catalogue *catalogue, 
             continue;
         if (!wants_json) {
             fuse_text_add(text, matches > 0 ? "\n" : "");
-            add_details(text, &catalogue->found[i]);
+            add_details(text, catalogue, &catalogue->found[i]);
         }
         matches++;
     }

@@ -135,7 +135,7 @@ static const struct kind {
     KIND("scheduler", fuse_scheduler, value, set_state, scheduler_callbacks),
     KIND("model", fuse_model, build, build, model_callbacks),
     KIND("dataset", fuse_dataset, read, read, dataset_callbacks),
-    KIND("backend", fuse_backend, has_nonfinite, watched, backend_callbacks),
+    KIND("backend", fuse_backend, has_nonfinite, describe_libraries, backend_callbacks),
 };
 
 const char *fuse_kind_name(enum fuse_kind kind)

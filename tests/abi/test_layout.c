@@ -344,6 +344,7 @@ FIELD(fuse_backend, upload_staged, 216, 8);
 FIELD(fuse_backend, watch_begin, 224, 8);
 FIELD(fuse_backend, watch, 232, 8);
 FIELD(fuse_backend, watched, 240, 8);
+FIELD(fuse_backend, describe_libraries, 248, 8);
 
 /* ---- files.h ----------------------------------------------------------------------------------------------- */
 

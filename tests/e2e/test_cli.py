@@ -17,8 +17,19 @@ class Words(Case):
             self.assertEqual(self.fuserun(*words).stdout, usage)
         version = self.fuserun("--version").stdout
         self.assertRegex(version.splitlines()[0], r"^fuserun \d+\.\d+\.\d+$")
-        for part in ("OpenMP", "oneDNN", "CBLAS", "zlib"):
+        for part in ("OpenMP", "oneDNN", "CBLAS", "zlib", "CUDA"):
             self.assertRegex(version, "[+-]" + part)
+        if "+CUDA" in version:
+            self.assertRegex(version.splitlines()[2], r"^CUDA: libcuda\.so\.1 (not )?found, libcublas\.so\.[^,]+ (not )?found, "
+                                                      r"libnvrtc\.so\.[^,]+ (not )?found$")
+            for name in ("libcuda.so.1", "libcublas.so.13", "libcublas.so.12", "libnvrtc.so.13", "libnvrtc.so.12"):
+                self.write("libraries/" + name, "not a library")  # and the search ends with it
+            folders = [self.path("libraries"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            version = self.fuserun("--version", environment=self.environment() | {"LD_LIBRARY_PATH": ":".join(folders)}).stdout
+            self.assertEqual(version.splitlines()[2], "CUDA: libcuda.so.1 not found, libcublas.so.13 or libcublas.so.12 not "
+                                                      "found, libnvrtc.so.13 or libnvrtc.so.12 not found")
+        else:
+            self.assertEqual(len(version.splitlines()), 2)
 
     def test_usage_errors(self):
         self.make_classes()
@@ -219,6 +230,11 @@ class Plugins(Case):
         options = {option["key"]: option for option in entry["options"]}
         self.assertEqual(options["lr"]["default"], "1e-3")
         self.assertTrue(options["lr"]["schedulable"])
+        devices = ["cpu", "cuda"] if "+CUDA" in self.fuserun("--version").stdout else ["cpu"]
+        for name, expected in (("adamw", devices), ("sgd", devices), ("muon", ["cpu"]), ("adafactor", ["cpu"])):
+            (entry,) = json.loads(self.fuserun("plugins", name, "--json").stdout)
+            self.assertEqual(entry["devices"], expected, name)
+            self.assertIn("; devices %s\n" % ", ".join(expected), self.fuserun("plugins", name).stdout)
         done = self.fuserun("plugins", "adamq", status=2)
         self.assertIn("did you mean 'adam", done.stderr)
 

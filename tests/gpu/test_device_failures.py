@@ -6,7 +6,7 @@ import os
 import shutil
 import unittest
 
-from device_case import SMALL_VIT, DeviceCase, config_of
+from device_case import EMULATION, SMALL_VIT, DeviceCase, config_of
 
 OUT_OF_MEMORY, NO_DEVICE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 100, 700, 719
 WORKERS = 2
@@ -104,6 +104,11 @@ class Failures(DeviceCase):
                 self.assertRegex(done.stderr, r"^command line: run\.device: .+\n$")
             done, report = self.run_on_device("t.ini", "run.device=auto", **settings)
             self.assertEqual((done.returncode, report["launches"]), (0, 0), done.stderr)
+
+    def test_version_touches_no_device(self):
+        done, report = self.run_on_device("--version")
+        self.assertEqual(done.stdout.splitlines()[2], "CUDA: emulated by " + EMULATION)
+        self.assertIsNone(report)
 
     def test_which_device(self):
         done, report = self.run_on_device("t.ini", "run.device=cuda:1", devices=2)

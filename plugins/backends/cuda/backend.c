@@ -273,7 +273,7 @@ static double sum_squares(void *instance, const float *values, int64_t count)
 }
 
 static const struct fuse_backend backend = {
-    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, watched),
+    .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend, describe_libraries),
     .device_count = fuse_cuda_count,
     .open = open_backend,
     .close = close_backend,
@@ -301,6 +301,7 @@ static const struct fuse_backend backend = {
     .watch_begin = watch_begin,
     .watch = watch,
     .watched = watched,
+    .describe_libraries = fuse_driver_describe,
 };
 
 static const struct fuse_component components[] = {

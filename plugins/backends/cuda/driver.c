@@ -99,6 +99,32 @@ int fuse_driver_load_libraries(const struct fuse_host *host, struct fuse_error *
     return status;
 }
 
+/* The first of the names that can be loaded, or NULL. It stays: not every library bears to be unloaded. */
+static const char *find_library(const char *const *names)
+{
+    for (size_t i = 0; names[i] != NULL; i++)
+        if (dlopen(names[i], RTLD_LAZY | RTLD_LOCAL) != NULL)
+            return names[i];
+    return NULL;
+}
+
+void fuse_driver_describe(char *text, size_t size)
+{
+    static const char *const *const libraries[] = {driver_names, cublas_names, nvrtc_names};
+    size_t length = 0;
+    if (fuse_driver_emulation() != NULL) {
+        snprintf(text, size, "emulated by %s", fuse_driver_emulation());
+        return;
+    }
+    for (size_t i = 0; i < sizeof(libraries) / sizeof(libraries[0]) && length < size; i++) {
+        const char *const *const names = libraries[i], *const found = find_library(names);
+        const bool has_older = found == NULL && names[1] != NULL;
+        length += (size_t)snprintf(text + length, size - length, "%s%s%s%s %s", i > 0 ? ", " : "",
+                                   found != NULL ? found : names[0], has_older ? " or " : "", has_older ? names[1] : "",
+                                   found != NULL ? "found" : "not found");
+    }
+}
+
 void fuse_driver_error_text(int result, char *text, size_t size)
 {
     const char *name = NULL, *words = NULL;

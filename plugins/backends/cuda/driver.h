@@ -132,6 +132,9 @@ struct fuse_driver {
 int fuse_driver_load(const struct fuse_host *host, const struct fuse_driver **driver, struct fuse_error *error);
 int fuse_driver_load_libraries(const struct fuse_host *host, struct fuse_error *error);
 
+/* "libcuda.so.1 found, libcublas.so.13 or libcublas.so.12 not found, ...": what loading would find. */
+void fuse_driver_describe(char *text, size_t size);
+
 /* "CUDA_ERROR_OUT_OF_MEMORY (out of memory)" */
 void fuse_driver_error_text(int result, char *text, size_t size);
 

@@ -228,6 +228,10 @@ struct fuse_backend {
     int (*watch_begin)(void *instance, struct fuse_error *error);
     void (*watch)(void *instance, const float *values, int64_t count, uint32_t number);
     int (*watched)(void *instance, uint32_t *number, struct fuse_error *error);
+
+    /* May be NULL. One line for `fuserun --version`: which libraries it looks for when it opens a device, by their files'
+     * names, and which of them are here. No device is touched. */
+    void (*describe_libraries)(char *text, size_t size);
 };
 
 #ifdef __cplusplus
