@@ -2,7 +2,8 @@
  * machines with and without them.
  *
  * The prototypes are our own, so that a build needs no toolkit: handles are void *, enumerations int, device addresses
- * unsigned long long, as the C ABI passes them. tests/gpu compiles them against the toolkit's headers where those are.
+ * unsigned long long, as the C ABI passes them. tests/gpu/prototypes.cpp compares them with the toolkit's headers where
+ * those are.
  *
  * FUSERUN_CUDA_EMULATION=/path/to/lib.so in the environment puts one shared object that exports all of these names in
  * the place of all three libraries: for tests (tests/gpu). */
