@@ -177,6 +177,49 @@ static void a_gradient_is_in_range_where_squares_are_not(void **state)
     fuse_rig_close(&rig);
 }
 
+/* Four samples whose gradients are +-n T, +-2 n T and something small besides: nearly all of it cancels. */
+static void gradients_that_cancel_are_measured_exactly(void **state)
+{
+    (void)state;
+    enum { N = 40, K = 90, ROWS = 4 };
+    static const double much[ROWS] = {1, -1, 2, -2};
+    struct fuse_rig rig;
+    fuse_rig_open(&rig, 1);
+    if (fuse_rig_is_device(&rig) || fuse_is_bfloat16_test()) {
+        fuse_rig_close(&rig);
+        print_message("of float32 on the CPU\n");
+        skip();
+    }
+    for (int earlier = 0; earlier <= 2; earlier += 2)
+        for (double n = 1; n <= 1000; n *= 10) {
+            float *dy = fuse_random_floats(1, ROWS * N, 1), *x = fuse_random_floats(2, ROWS * K, 1);
+            for (int row = 1; row < ROWS; row++)
+                memcpy(x + row * K, x, K * sizeof *x);
+            for (int i = 0; i < ROWS * N; i++)
+                dy[i] += (float)(n * much[i / N] * (1 + i % N));
+            double *sum = fuse_guarded_new(sizeof *sum);
+            struct fuse_op op = fuse_op_new(earlier > 0 ? FUSERUN_OP_LINEAR_DW_SUM_NORM : FUSERUN_OP_LINEAR_DW_NORM, 0);
+            op.integers[0] = earlier;
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, ROWS - earlier, N, 0));
+            fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, ROWS - earlier, K, 0));
+            if (earlier > 0) {
+                fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, N, 0));
+                fuse_op_add_input(&op, fuse_operand_of(FUSERUN_FLOAT32, 2, earlier, K, 0));
+            }
+            fuse_op_add_output(&op, fuse_operand_of(FUSERUN_FLOAT64, 1, 1, 0, 0));
+            const void *inputs[] = {dy + earlier * N, x + earlier * K, dy, x};
+            void *outputs[] = {sum};
+            fuse_rig_run(&rig, &op, inputs, outputs, NULL, NULL);
+            /* an element is a sum of four terms of up to 2 n N, each rounded once, against a rest of about 1 */
+            const double expected = product_squares(dy, x, ROWS, N, K);
+            assert_true(fabs(*sum - expected) <= (1e-5 + 4 * 2 * n * N * 6e-8) * expected);
+            fuse_guarded_free(sum, sizeof *sum);
+            fuse_guarded_free(dy, ROWS * N * sizeof *dy);
+            fuse_guarded_free(x, ROWS * K * sizeof *x);
+        }
+    fuse_rig_close(&rig);
+}
+
 static void scaling(void **state)
 {
     (void)state;
@@ -204,6 +247,7 @@ int main(void)
         cmocka_unit_test(norms_over_micro_batches),
         cmocka_unit_test(a_nan_is_seen),
         cmocka_unit_test(a_gradient_is_in_range_where_squares_are_not),
+        cmocka_unit_test(gradients_that_cancel_are_measured_exactly),
         cmocka_unit_test(scaling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

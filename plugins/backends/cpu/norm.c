@@ -7,8 +7,9 @@
  * cheaper. Over several micro-batches the rows of all of them stand one below the other: the earlier ones' in one
  * piece, then the present one's. Products are in float, what is summed up in double, partial sums in a fixed order.
  *
- * x x^T holds squares: it may leave the range of floats where no element of dw does, and where gradients cancel, its
- * rounding may make the sum negative. The elements of dw are then formed after all, piece by piece. */
+ * x x^T holds squares: it may leave the range of floats where no element of dw does; and where samples' gradients
+ * cancel, what is left of the sum is as small as its terms' rounding. Where either shows, the elements of dw are formed
+ * after all: a panel at a time, or, over several micro-batches, piece by piece. */
 #include "bfloat16.h"
 #include "product.h"
 #include "threads.h"
@@ -18,6 +19,9 @@
 
 #define CHUNK_ELEMENTS 65536
 #define BLOCK_ROWS 64
+/* Terms are off by some 1e-7 of themselves (an element of x x^T or dy dy^T is a sum of thousands in float, whose errors
+ * mostly cancel), so a sum of this share of its terms' magnitudes is off by at most 1e-5, its root by half of that. */
+#define LEAST_SHARE (1.0 / 64)
 
 struct norm {
     struct fuse_kernel kernel;
@@ -36,6 +40,7 @@ struct norm {
     struct fuse_product **products; /* panels: a full and a short one; blocks: of each, x x^T within its piece and of an
                                        earlier with the present one, then dy dy^T likewise */
     int64_t product_count;
+    struct fuse_kernel *panels; /* blocks of one micro-batch: the way by panels, for sums that cannot be trusted */
 };
 
 /* One run. */
@@ -44,8 +49,9 @@ struct run {
     const float *g;
     struct fuse_values dy, x; /* (B, N) and (B, K) */
     struct fuse_values earlier_dy, earlier_x;
-    double *partials; /* (task_count) */
-    char *scratch;    /* worker_bytes a worker */
+    double
+        *partials; /* (task_count, 2): a sum, and the sum of its terms' magnitudes, which panels and chunks leave out */
+    char *scratch; /* worker_bytes a worker */
     struct fuse_error *error;
     int status;
 };
@@ -64,13 +70,18 @@ double fuse_sum_squares(const float *values, int64_t count)
     return sum_squares_of(values, count);
 }
 
-FUSE_CLONES static double sum_products(const float *a, const float *b, int64_t count)
+/* Adds weight times the products and their magnitudes to sums[0] and [1]. */
+FUSE_CLONES static void add_products(const float *a, const float *b, int64_t count, double weight, double sums[2])
 {
-    double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
+    double sum = 0.0, magnitude = 0.0;
+#pragma omp simd reduction(+ : sum, magnitude)
+    for (int64_t i = 0; i < count; i++) {
+        const double term = (double)a[i] * (double)b[i];
+        sum += term;
+        magnitude += fabs(term);
+    }
+    sums[0] += weight * sum;
+    sums[1] += weight * magnitude;
 }
 
 static void chunk_squares(const void *context, int64_t task, int worker)
@@ -78,7 +89,7 @@ static void chunk_squares(const void *context, int64_t task, int worker)
     struct run *const run = *(struct run *const *)context;
     const int64_t begin = task * CHUNK_ELEMENTS, left = run->self->count - begin;
     (void)worker;
-    run->partials[task] = sum_squares_of(run->g + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
+    run->partials[2 * task] = sum_squares_of(run->g + begin, left < CHUNK_ELEMENTS ? left : CHUNK_ELEMENTS);
 }
 
 static bool run_product(struct run *run, int64_t product, int worker, const void *a, const void *b, float *c)
@@ -107,7 +118,7 @@ static void panel_squares(const void *context, int64_t task, int worker)
     const int64_t rows = left < self->task_rows ? left : self->task_rows;
     float *const panel = results_of(run, worker);
     if (run_product(run, rows < self->task_rows ? 1 : 0, worker, fuse_values_at(run->dy, begin), run->x.at, panel))
-        run->partials[task] = sum_squares_of(panel, rows * self->k);
+        run->partials[2 * task] = sum_squares_of(panel, rows * self->k);
 }
 
 /* A block of rows of both symmetric products, and where they end. */
@@ -147,12 +158,13 @@ static void block_squares(const void *context, int64_t task, int worker)
     if (block.is_earlier && (!run_product(run, 4 * task + 1, worker, x, run->x.at, inputs + block.own) ||
                              !run_product(run, 4 * task + 3, worker, dy, run->dy.at, outputs + block.own)))
         return;
-    double once = 0.0, twice = 0.0;
+    double sums[2] = {0.0, 0.0};
     for (int64_t i = 0; i < rows; i++) {
-        once += sum_products(inputs + i * columns, outputs + i * columns, rows);
-        twice += sum_products(inputs + i * columns + rows, outputs + i * columns + rows, columns - rows);
+        add_products(inputs + i * columns, outputs + i * columns, rows, 1.0, sums);
+        add_products(inputs + i * columns + rows, outputs + i * columns + rows, columns - rows, 2.0, sums);
     }
-    run->partials[task] = once + 2.0 * twice;
+    run->partials[2 * task] = sums[0];
+    run->partials[2 * task + 1] = sums[1];
 }
 
 /* dy[b][row] x[b][first...] is added to a piece of row `row` of dw, for each b. */
@@ -188,7 +200,6 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
                     struct fuse_error *error)
 {
     const struct norm *const self = (const struct norm *)kernel;
-    (void)cpu;
     struct run run = {.self = self,
                       .g = call->inputs[0],
                       .dy = {call->inputs[0], self->is_dy_bfloat16},
@@ -201,11 +212,17 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
                       .status = FUSERUN_OK};
     struct run *const context = &run;
     fuse_threads_tasks(self->worker_count, self->task_count, self->body, &context);
-    double sum = 0.0;
-    for (int64_t i = 0; i < self->task_count && run.status == FUSERUN_OK; i++)
-        sum += run.partials[i];
-    if (self->body == block_squares && run.status == FUSERUN_OK && !(sum >= 0.0 && isfinite(sum)))
+    const bool is_blocks = self->body == block_squares;
+    double sum = 0.0, magnitude = 0.0;
+    for (int64_t i = 0; i < self->task_count && run.status == FUSERUN_OK; i++) {
+        sum += run.partials[2 * i];
+        magnitude += is_blocks ? run.partials[2 * i + 1] : 0.0;
+    }
+    if (is_blocks && run.status == FUSERUN_OK && !(isfinite(magnitude) && sum >= LEAST_SHARE * magnitude)) {
+        if (self->panels != NULL)
+            return self->panels->run(cpu, self->panels, call, error);
         sum = element_squares(&run);
+    }
     *(double *)call->outputs[0] = sum;
     return run.status;
 }
@@ -213,6 +230,8 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
 static void destroy_norm(struct fuse_kernel *kernel)
 {
     struct norm *const self = (struct norm *)kernel;
+    if (self->panels != NULL)
+        destroy_norm(self->panels);
     for (int64_t i = 0; i < self->product_count; i++)
         fuse_product_free(&self->products[i]);
     free(self->products);
@@ -226,6 +245,15 @@ static int add_product(struct fuse_cpu *cpu, struct norm *self, int64_t index, c
     FUSE_TRY(fuse_product_create(cpu->products, shape, product, error));
     const uint64_t bytes = fuse_round_up(fuse_product_workspace_bytes(*product), 64);
     self->product_bytes = bytes > self->product_bytes ? bytes : self->product_bytes;
+    return FUSERUN_OK;
+}
+
+static int add_chunks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error *error)
+{
+    (void)error;
+    self->body = chunk_squares;
+    self->task_count = (self->count + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
+    self->worker_count = fuse_threads_workers(cpu->thread_count, self->task_count);
     return FUSERUN_OK;
 }
 
@@ -300,42 +328,73 @@ static int add_blocks(struct fuse_cpu *cpu, struct norm *self, struct fuse_error
     return FUSERUN_OK;
 }
 
-int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
-                      struct fuse_kernel_info *info, struct fuse_error *error)
+static void read_product(struct norm *self, const struct fuse_op *op)
 {
-    const bool is_sum = op->kind == FUSERUN_OP_LINEAR_DW_SUM_NORM;
-    const bool is_product = is_sum || op->kind == FUSERUN_OP_LINEAR_DW_NORM;
+    self->batch = fuse_operand_rows(&op->inputs[0]);
+    self->n = fuse_operand_columns(&op->inputs[0]);
+    self->k = fuse_operand_columns(&op->inputs[1]);
+    self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+    self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
+    self->earlier = op->kind == FUSERUN_OP_LINEAR_DW_SUM_NORM ? fuse_operand_rows(&op->inputs[2]) : 0;
+}
+
+static uint64_t workspace_bytes(const struct norm *self)
+{
+    return self->partial_bytes + (uint64_t)self->worker_count * self->worker_bytes;
+}
+
+/* add: which way. */
+static int new_norm(struct fuse_cpu *cpu, const struct fuse_op *op,
+                    int (*add)(struct fuse_cpu *cpu, struct norm *self, struct fuse_error *error), struct norm **norm,
+                    struct fuse_error *error)
+{
     struct norm *const self = calloc(1, sizeof(*self));
+    *norm = NULL;
     if (self == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*self), error);
     self->kernel.run = run_norm;
     self->kernel.destroy = destroy_norm;
-    int status = FUSERUN_OK;
-    if (is_product) {
-        self->batch = fuse_operand_rows(&op->inputs[0]);
-        self->n = fuse_operand_columns(&op->inputs[0]);
-        self->k = fuse_operand_columns(&op->inputs[1]);
-        self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
-        self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
-        self->earlier = is_sum ? fuse_operand_rows(&op->inputs[2]) : 0;
-        /* a sum's operands are only kept where they are smaller than dw: they have few rows */
-        const bool is_few_rows =
-            is_sum || (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
-        status = is_few_rows ? add_blocks(cpu, self, error) : add_panels(cpu, self, error);
-    } else {
-        self->body = chunk_squares;
+    if (op->kind != FUSERUN_OP_SUM_SQUARES)
+        read_product(self, op);
+    else
         self->count = fuse_operand_count(&op->inputs[0]);
-        self->task_count = (self->count + CHUNK_ELEMENTS - 1) / CHUNK_ELEMENTS;
-        self->worker_count = fuse_threads_workers(cpu->thread_count, self->task_count);
-    }
+    const int status = add(cpu, self, error);
     if (status != FUSERUN_OK) {
         destroy_norm(&self->kernel);
         return status;
     }
-    self->partial_bytes = fuse_round_up((uint64_t)self->task_count * sizeof(double), 64);
-    info->workspace_bytes = self->partial_bytes;
-    if (is_product)
-        info->workspace_bytes += (uint64_t)self->worker_count * self->worker_bytes;
+    self->partial_bytes = fuse_round_up(2 * (uint64_t)self->task_count * sizeof(double), 64);
+    *norm = self;
+    return FUSERUN_OK;
+}
+
+int fuse_compile_norm(struct fuse_cpu *cpu, const struct fuse_op *op, struct fuse_kernel **kernel,
+                      struct fuse_kernel_info *info, struct fuse_error *error)
+{
+    struct norm *self = NULL, *panels = NULL;
+    if (op->kind == FUSERUN_OP_SUM_SQUARES) {
+        FUSE_TRY(new_norm(cpu, op, add_chunks, &self, error));
+    } else if (op->kind == FUSERUN_OP_LINEAR_DW_SUM_NORM) {
+        /* a sum's operands are only kept where they are smaller than dw: they have few rows */
+        FUSE_TRY(new_norm(cpu, op, add_blocks, &self, error));
+    } else {
+        const double batch = (double)fuse_operand_rows(&op->inputs[0]);
+        const double n = (double)fuse_operand_columns(&op->inputs[0]), k = (double)fuse_operand_columns(&op->inputs[1]);
+        FUSE_TRY(new_norm(cpu, op, add_panels, &panels, error));
+        if (batch * (n + k) > n * k) {
+            self = panels;
+        } else {
+            const int status = new_norm(cpu, op, add_blocks, &self, error);
+            if (status != FUSERUN_OK) {
+                destroy_norm(&panels->kernel);
+                return status;
+            }
+            self->panels = &panels->kernel;
+        }
+    }
+    info->workspace_bytes = workspace_bytes(self);
+    if (panels != NULL && workspace_bytes(panels) > info->workspace_bytes)
+        info->workspace_bytes = workspace_bytes(panels);
     *kernel = &self->kernel;
     return FUSERUN_OK;
 }
