@@ -172,7 +172,8 @@ static void add_clipping(struct fuse_experiment *experiment, struct fuse_text *t
         const char *name, *cost;
     } ways[] = {
         {FUSE_NORM_NONE, "off", "nothing"},
-        {FUSE_NORM_DEFER, "deferred", "weights' gradients are measured without being formed, then formed in panels"},
+        {FUSE_NORM_DEFER, "deferred",
+         "weights' gradients are measured without being formed (but for kept ones), then formed in panels"},
         {FUSE_NORM_TWICE, "two_pass", "a second backward pass"},
         {FUSE_NORM_KEEP, "keep", "all gradients are alive at the end of backward"},
     };

@@ -208,6 +208,12 @@ static int mark_frozen(struct fuse_experiment *experiment, struct fuse_graph *gr
             fuse_config_report(experiment->config, experiment->diagnostics, "model", "freeze",
                                "'%s' matches no parameter of the model", globs[g]);
     }
+    bool is_trained = count == 0;
+    for (uint32_t p = 0; p < graph->parameter_count; p++)
+        is_trained = is_trained || !graph->parameters[p].is_frozen;
+    if (!is_trained && is_first)
+        fuse_config_warn(experiment->config, experiment->diagnostics, "model", "freeze",
+                         "every parameter is frozen: nothing will be trained");
     return FUSERUN_OK;
 }
 

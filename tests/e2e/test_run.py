@@ -208,7 +208,8 @@ class Updates(Case):
     def test_row_27_frozen_parameters_do_not_move_and_have_no_state(self):
         self.make_classes()
         self.classes_config(model="freeze = layers.0.*", options="lr = 0.01\nweight_decay = 0.5")
-        self.fuserun("t.ini", "run.steps=1", "run.output=runs/one", "model.freeze=*")
+        done = self.fuserun("t.ini", "run.steps=1", "run.output=runs/one", "model.freeze=*")
+        self.assertIn("model.freeze: every parameter is frozen", done.stderr)
         before = self.weights("runs/one")
         self.fuserun("t.ini")
         after = self.weights()
