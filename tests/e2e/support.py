@@ -14,6 +14,12 @@ TYPES = {"F32": ("f", 4), "F64": ("d", 8), "I64": ("q", 8), "I32": ("i", 4), "I1
          "BOOL": ("?", 1), "BF16": ("H", 2), "F16": ("H", 2)}
 
 
+def is_sanitized():
+    """Whether fuserun is built with the address sanitizer."""
+    with open(FUSERUN, "rb") as file:
+        return b"__asan_init" in file.read()
+
+
 def flatten(value):
     if isinstance(value, (list, tuple)):
         return [leaf for element in value for leaf in flatten(element)]

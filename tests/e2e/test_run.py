@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from support import FUSERUN, Case, to_f32, write_safetensors
+from support import FUSERUN, Case, is_sanitized, to_f32, write_safetensors
 
 MODES = ("fused", "per_param", "foreach")
 
@@ -273,9 +273,8 @@ int clock_gettime(clockid_t id, struct timespec *now)
 class Memory(Case):
     def test_heap_in_use_after_update_1000_is_that_after_update_10(self):
         compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        with open(FUSERUN, "rb") as file:
-            if compiler is None or b"__asan_init" in file.read():
-                self.skipTest("needs a C compiler, and a build without the address sanitizer")
+        if compiler is None or is_sanitized():
+            self.skipTest("needs a C compiler, and a build without the address sanitizer")
         source, watch = self.write("watch.c", HEAP_WATCH), self.path("watch.so")
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", watch], check=True)
         self.make_classes()

@@ -5,7 +5,7 @@ import resource
 import subprocess
 import unittest
 
-from support import FUSERUN, TIMEOUT_S, Case
+from support import FUSERUN, TIMEOUT_S, Case, is_sanitized
 
 GIB = 1 << 30
 HUGE = "model.sizes=12,3000000,3000000,4"  # 9e12 weights
@@ -64,9 +64,8 @@ class MemoryLimit(Case):
                          r"command line: memory\.limit: the plan's peak is .*\n\Z")
 
     def test_ulimit(self):
-        with open(FUSERUN, "rb") as file:
-            if b"__asan_init" in file.read():
-                self.skipTest("the address sanitizer needs more address space than any limit")
+        if is_sanitized():
+            self.skipTest("the address sanitizer needs more address space than any limit")
         self.classes_config(rest="[memory]\nlimit = auto")
         wide = ("model.sizes=12,50000,3000,4", "run.threads=1")  # 1.5e8 weights
 

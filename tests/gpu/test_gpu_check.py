@@ -7,6 +7,7 @@ import sys
 import unittest
 
 from device_case import DeviceCase
+from support import is_sanitized
 
 GPU_CHECK = os.path.join(os.environ["FUSERUN_SOURCE"], "tools", "gpu-check")
 
@@ -32,6 +33,7 @@ class Usage(unittest.TestCase):
         self.assertRegex(done.stderr, r"^tools/gpu-check: no CUDA driver: .*\n$")
 
 
+@unittest.skipIf(is_sanitized(), "Python cannot load a library of the address sanitizer's")
 class OnTheEmulation(DeviceCase):
     def check(self, *parts, **settings):
         environment = self.device_environment(**settings)
