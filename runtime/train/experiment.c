@@ -459,7 +459,10 @@ static int open_automatic(struct fuse_experiment *experiment, const struct fuse_
                           const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
 {
     const struct fuse_backend *backend = NULL;
-    if (find_backend(experiment, "cuda", options->device_index, &backend, cause) == FUSERUN_OK) {
+    const int found = find_backend(experiment, "cuda", options->device_index, &backend, cause);
+    if (found == FUSERUN_ERROR_MEMORY)
+        return found;
+    if (found == FUSERUN_OK) {
         const int status = open_on(experiment, backend, options, specs, count, cause);
         if (status == FUSERUN_OK || status == FUSERUN_ERROR_MEMORY || status == FUSERUN_ERROR_CONFIG ||
             status == FUSERUN_ERROR_INTERNAL)
