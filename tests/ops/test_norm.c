@@ -1,4 +1,5 @@
 /* Sums of squares: of a gradient, and of a linear weight's that is never formed, by blocks and by panels. */
+#include "bfloat16.h"
 #include "rig.h"
 
 #include <math.h>
