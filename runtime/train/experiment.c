@@ -1,7 +1,7 @@
 #include "train/experiment.h"
 
 #include "config/options.h"
-#include "memory/resident.h"
+#include "train/device.h"
 #include "train/profile.h"
 #include "train/resume.h"
 #include "train/staging.h"
@@ -13,10 +13,8 @@
 
 /* ---- messages ------------------------------------------------------------------------------------------------ */
 
-/* A cause that the user can mend goes to its line of the config and reads as FUSERUN_OK here, so that further mistakes
- * are found; what nobody's config is to blame for is passed on. */
-static int blame(struct fuse_experiment *experiment, const char *section, const char *key,
-                 const struct fuse_error *cause, struct fuse_error *error)
+int fuse_experiment_blame(struct fuse_experiment *experiment, const char *section, const char *key,
+                          const struct fuse_error *cause, struct fuse_error *error)
 {
     if (cause->code == FUSERUN_ERROR_MEMORY || cause->code == FUSERUN_ERROR_INTERNAL) {
         *error = *cause;
@@ -38,8 +36,7 @@ static bool is_clean(const struct fuse_experiment *experiment, const char *secti
     return fuse_config_is_clean(experiment->config, section);
 }
 
-/* The diagnostics say what is wrong. */
-static int refused(struct fuse_error *error)
+int fuse_experiment_refused(struct fuse_error *error)
 {
     return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the config has mistakes");
 }
@@ -117,7 +114,7 @@ static int open_source(struct fuse_experiment *experiment, const char *section, 
         if (strcmp(cause.text, told) == 0)
             return FUSERUN_OK;
         memcpy(told, cause.text, sizeof cause.text);
-        return blame(experiment, section, "plugin", &cause, error);
+        return fuse_experiment_blame(experiment, section, "plugin", &cause, error);
     }
     return FUSERUN_OK;
 }
@@ -286,7 +283,7 @@ static int build_model(struct fuse_experiment *experiment, struct fuse_error *er
     if (fuse_experiment_build_graph(experiment, fuse_source_full_batch(&experiment->train), &graph, &cause) !=
         FUSERUN_OK) {
         fuse_graph_free(&graph);
-        return blame(experiment, "model", "plugin", &cause, error);
+        return fuse_experiment_blame(experiment, "model", "plugin", &cause, error);
     }
     experiment->graph = graph;
     const struct fuse_tensor *output = graph->tensors[graph->output];
@@ -317,12 +314,13 @@ static int open_weights(struct fuse_experiment *experiment, struct fuse_error *e
     if (path == NULL && weights_key != NULL)
         (void)fuse_fail(&cause, FUSERUN_ERROR_CONFIG, NULL, "there is no 'weights' whose dict this could name");
     if (path == NULL)
-        return weights_key == NULL ? FUSERUN_OK : blame(experiment, "model", "weights_key", &cause, error);
+        return weights_key == NULL ? FUSERUN_OK
+                                   : fuse_experiment_blame(experiment, "model", "weights_key", &cause, error);
     if (fuse_weights_file_open(path, FUSE_PTH_STATE_DICT, weights_key, &experiment->weights, &cause) == FUSERUN_OK)
         return FUSERUN_OK;
     if (weights_key == NULL) /* the line that names the file is the one to show */
         cause.key[0] = '\0';
-    return blame(experiment, "model", "weights", &cause, error);
+    return fuse_experiment_blame(experiment, "model", "weights", &cause, error);
 }
 
 static int compare_weights(struct fuse_experiment *experiment, struct fuse_error *error)
@@ -385,7 +383,7 @@ static int check_optimizers(struct fuse_experiment *experiment, const struct fus
             continue;
         if (g == 0)
             inherited = cause;
-        FUSE_TRY(blame(experiment, section, "plugin", &cause, error));
+        FUSE_TRY(fuse_experiment_blame(experiment, section, "plugin", &cause, error));
     }
     return FUSERUN_OK;
 }
@@ -402,126 +400,6 @@ static void check_groups(struct fuse_experiment *experiment, const struct fuse_g
                                fuse_config_group(experiment->config, g - 1)->section, "match",
                                "no parameter is left for the group '%s'", specs[g].name);
     }
-}
-
-/* A backend by its name, with a device of that index. */
-static int find_backend(const struct fuse_experiment *experiment, const char *name, uint32_t device_index,
-                        const struct fuse_backend **backend, struct fuse_error *cause)
-{
-    const struct fuse_component *component = NULL;
-    const char *file = NULL;
-    FUSE_TRY(fuse_registry_find(experiment->registry, FUSERUN_KIND_BACKEND, name, &component, &file, cause));
-    *backend = component->api;
-    const int devices = (*backend)->device_count(fuse_host(), cause);
-    if (devices > 0 && device_index >= (uint32_t)devices)
-        return fuse_fail(cause, FUSERUN_ERROR_CONFIG, NULL, "there is no device %u of '%s' here, only %d from 0 on",
-                         device_index, name, devices);
-    return devices > 0 ? FUSERUN_OK : FUSERUN_ERROR_CONFIG; /* it said why */
-}
-
-static int make_dict(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
-                     struct fuse_error *cause)
-{
-    const char *name = fuse_option_text(fuse_config_options(experiment->config, "optimizer"), "mode");
-    enum fuse_mode mode = FUSE_MODE_FUSED;
-    if (name != NULL && strcmp(name, "per_param") == 0)
-        mode = FUSE_MODE_PER_PARAM;
-    else if (name != NULL && strcmp(name, "foreach") == 0)
-        mode = FUSE_MODE_FOREACH;
-    return fuse_dict_new(experiment->graph, experiment->backend, experiment->device, mode, specs, count,
-                         experiment->clock->driven, experiment->clock->driven_count, &experiment->dict, cause);
-}
-
-/* The device and the optimizer dict on it. After a failure, experiment->backend tells what failed: NULL, the device. */
-static int open_on(struct fuse_experiment *experiment, const struct fuse_backend *backend,
-                   const struct fuse_backend_options *options, const struct fuse_group_spec *specs, size_t count,
-                   struct fuse_error *cause)
-{
-    FUSE_TRY(backend->open(fuse_host(), options, &experiment->device, cause));
-    experiment->backend = backend;
-    /* Libraries are in memory now, nothing of the model is: what comes on top is the experiment's. */
-    fuse_resident_reset_peak();
-    experiment->resident_base_bytes = fuse_resident_now_bytes();
-    return make_dict(experiment, specs, count, cause);
-}
-
-static void close_backend(struct fuse_experiment *experiment)
-{
-    if (experiment->backend != NULL)
-        experiment->backend->close(experiment->device);
-    experiment->backend = NULL;
-    experiment->device = NULL;
-}
-
-/* A CUDA device that can be used, else the CPU: without a word where there is none, with one where it cannot do what
- * the config asks for. What is wrong with the config would be so on the CPU, too. */
-static int open_automatic(struct fuse_experiment *experiment, const struct fuse_backend_options *options,
-                          const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
-{
-    const struct fuse_backend *backend = NULL;
-    const int found = find_backend(experiment, "cuda", options->device_index, &backend, cause);
-    if (found == FUSERUN_ERROR_MEMORY)
-        return found;
-    if (found == FUSERUN_OK) {
-        const int status = open_on(experiment, backend, options, specs, count, cause);
-        if (status == FUSERUN_OK || status == FUSERUN_ERROR_MEMORY || status == FUSERUN_ERROR_CONFIG ||
-            status == FUSERUN_ERROR_INTERNAL)
-            return status;
-        fuse_config_warn(experiment->config, experiment->diagnostics, "run", "device",
-                         "auto takes the CPU instead of the CUDA device: %s", cause->text);
-        close_backend(experiment);
-    }
-    *cause = (struct fuse_error)FUSE_ERROR_INIT;
-    FUSE_TRY(find_backend(experiment, "cpu", options->device_index, &backend, cause));
-    return open_on(experiment, backend, options, specs, count, cause);
-}
-
-static int open_named(struct fuse_experiment *experiment, const char *device, struct fuse_backend_options *options,
-                      const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
-{
-    const struct fuse_backend *backend = NULL;
-    const size_t length = strcspn(device, ":");
-    char name[16];
-    (void)snprintf(name, sizeof name, "%.*s", (int)(length < sizeof name ? length : sizeof name - 1), device);
-    if (device[length] == ':') {
-        const unsigned long index = strtoul(device + length + 1, NULL, 10);
-        options->device_index = index < UINT32_MAX ? (uint32_t)index : UINT32_MAX;
-    }
-    FUSE_TRY(find_backend(experiment, name, options->device_index, &backend, cause));
-    return open_on(experiment, backend, options, specs, count, cause);
-}
-
-static int open_device(struct fuse_experiment *experiment, const struct fuse_group_spec *specs, size_t count,
-                       struct fuse_error *error)
-{
-    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
-    const char *device = fuse_option_text(run, "device");
-    struct fuse_backend_options options = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32),
-        .thread_count = (uint32_t)fuse_option_integer(run, "threads"),
-        .precision = fuse_experiment_is_bfloat16(experiment) ? FUSERUN_BFLOAT16 : FUSERUN_FLOAT32,
-        .allows_tf32 = fuse_option_bool(run, "tf32") != 0,
-    };
-    struct fuse_error cause = FUSE_ERROR_INIT;
-    const int status = device == NULL || strcmp(device, "auto") == 0
-                           ? open_automatic(experiment, &options, specs, count, &cause)
-                           : open_named(experiment, device, &options, specs, count, &cause);
-    if (status == FUSERUN_OK)
-        return FUSERUN_OK;
-    const bool is_dict = experiment->backend != NULL;
-    char section[sizeof cause.key];
-    (void)snprintf(section, sizeof section, "%s", is_dict ? "optimizer" : "run");
-    const char *bar = is_dict ? strchr(cause.key, '|') : NULL; /* SECTION|KEY, where the config has a line for it */
-    if (bar != NULL) {
-        const size_t length = (size_t)(bar - cause.key);
-        memcpy(section, cause.key, length);
-        section[length] = '\0';
-        memmove(cause.key, bar + 1, strlen(bar));
-    } else if (is_dict || strcmp(cause.key, "precision") != 0) {
-        cause.key[0] = '\0';
-    }
-    FUSE_TRY(blame(experiment, section, is_dict ? "plugin" : "device", &cause, error));
-    return refused(error);
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
@@ -563,10 +441,11 @@ static int open_all(struct fuse_experiment *experiment, struct fuse_error *error
         return fuse_fail_memory(error, "the parameter groups", count * sizeof *specs);
     FUSE_TRY_OUT(open_inputs(experiment, specs, count, error));
     if (has_errors(experiment)) {
-        status = refused(error);
+        status = fuse_experiment_refused(error);
         goto out;
     }
-    FUSE_TRY_OUT(open_device(experiment, specs, count, error)); /* late: its libraries take longer than all the rest */
+    FUSE_TRY_OUT(fuse_experiment_open_device(experiment, specs, count,
+                                             error)); /* late: its libraries take longer than all the rest */
     FUSE_TRY_OUT(
         fuse_clock_bind(experiment->clock, experiment->dict, experiment->config, experiment->diagnostics, error));
     FUSE_TRY_OUT(
@@ -589,7 +468,7 @@ int fuse_experiment_open(const char *path, const char *const *overrides, size_t 
         return fuse_fail_memory(error, "the experiment", sizeof *made);
     const int read = fuse_config_read(path, overrides, override_count, made->diagnostics, &made->config);
     if (made->config == NULL)
-        return read == FUSERUN_ERROR_MEMORY ? fuse_fail_memory(error, "the config", 0) : refused(error);
+        return read == FUSERUN_ERROR_MEMORY ? fuse_fail_memory(error, "the config", 0) : fuse_experiment_refused(error);
     size_t folder_count = 0;
     const char *const *folders = fuse_config_plugin_path(made->config, &folder_count);
     FUSE_TRY(fuse_registry_new(folders, folder_count, fuse_config_folder(made->config), &made->registry, error));
@@ -627,7 +506,7 @@ void fuse_experiment_free(struct fuse_experiment **experiment)
     fuse_graph_free(&old->graph);
     fuse_source_close(&old->train);
     fuse_source_close(&old->evaluation);
-    close_backend(old);
+    fuse_experiment_close_device(old);
     fuse_config_free(&old->config);
     fuse_registry_free(&old->registry);
     fuse_diagnostics_free(&old->diagnostics);

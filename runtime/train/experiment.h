@@ -106,6 +106,13 @@ double fuse_experiment_scale(const struct fuse_experiment *experiment, int64_t s
 bool fuse_experiment_is_bfloat16(const struct fuse_experiment *experiment); /* run.precision */
 int64_t fuse_experiment_parameter_values(const struct fuse_experiment *experiment);
 
+/* A cause that the user can mend goes to its line of the config and reads as FUSERUN_OK here, so that further mistakes
+ * are found; what nobody's config is to blame for is passed on. */
+int fuse_experiment_blame(struct fuse_experiment *experiment, const char *section, const char *key,
+                          const struct fuse_error *cause, struct fuse_error *error);
+/* FUSERUN_ERROR_CONFIG: the diagnostics say what is wrong. */
+int fuse_experiment_refused(struct fuse_error *error);
+
 /* passes.c: graphs and programs for every batch size that the run will execute, and the peak they will have. */
 int fuse_passes_build(struct fuse_experiment *experiment, struct fuse_error *error);
 /* The peak that training would have in that way. */
