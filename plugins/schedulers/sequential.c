@@ -54,8 +54,7 @@ static int create(const struct fuse_host *host, const struct fuse_options *value
         stage->begin = i > 0 ? milestones[i - 1] : 0;
         const int64_t end = i + 1 < count ? milestones[i] : context->length;
         struct fuse_schedule *schedule = NULL;
-        const int status =
-            host->schedule_create(context, names[i], end > stage->begin ? end - stage->begin : 1, &schedule, error);
+        const int status = host->schedule_create(context, names[i], end - stage->begin, &schedule, error);
         if (status != FUSERUN_OK) {
             free(self);
             return status;

@@ -12,6 +12,7 @@ struct fuse_schedule {
     const struct fuse_component *component; /* its owner's */
     void *instance;
     bool is_created;
+    bool is_idle; /* no position of the run is its own: nobody need be warned of its curve */
     char *section;
     struct fuse_schedule *first_stage;
     struct fuse_schedule *last_stage;
@@ -74,6 +75,7 @@ static int service_create(const struct fuse_schedule_context *context, const cha
     free(section);
     if (status != FUSERUN_OK)
         return status;
+    node->is_idle = length <= 0;
     struct fuse_schedule *const parent = frame->node;
     if (parent->last_stage != NULL)
         parent->last_stage->next = node;
@@ -333,6 +335,8 @@ void fuse_schedule_warnings(const struct fuse_schedule *schedule,
                             void (*warning)(void *user, const char *section, const char *text), void *user)
 {
     char text[512] = "";
+    if (schedule->is_idle)
+        return;
     if (schedule->api.warn != NULL)
         schedule->api.warn(schedule->instance, text, sizeof text);
     text[sizeof text - 1] = '\0';

@@ -91,6 +91,15 @@ static void lengths_default_to_the_stages(void **state)
     assert_string_equal(warnings_of(schedule).last,
                         "scheduler: stage 2 of 2 would start at milestone 30, but only 1 updates run here");
     fuse_schedule_free(&schedule);
+
+    /* Who puts a stage's milestone at its beginning has switched it off, and wants no warning of its curve. */
+    add(&spec, "scheduler", "sequential", "stages=a, b", "milestones=0", NULL);
+    add(&spec, "scheduler.a", "linear", "total_iters=5", NULL);
+    add(&spec, "scheduler.b", "cosine", NULL);
+    schedule = take(&spec, 20);
+    assert_near(value_at(schedule, 0, 1), 1, 1e-12, "cosine from the start", 0);
+    assert_int_equal(warnings_of(schedule).count, 0);
+    fuse_schedule_free(&schedule);
 }
 
 /* Each stage's value / base is a factor, also where the stage sets absolute values. */

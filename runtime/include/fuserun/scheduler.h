@@ -69,8 +69,8 @@ struct fuse_scheduler {
 
     /* Makes an instance from the options. `context` is valid during the call. Other stages (options of type
      * FUSERUN_OPTION_STAGE) are made with host->schedule_create(context, name, length, ...), which gives a handle that
-     * the host owns and frees after destroy(). What only shows when values are combined is an error here, with the
-     * option's name as key. */
+     * the host owns and frees after destroy(); of a stage with a length of 0 or less nobody is warned. What only shows
+     * when values are combined is an error here, with the option's name as key. */
     int (*create)(const struct fuse_host *host, const struct fuse_options *options,
                   const struct fuse_schedule_context *context, void **instance, struct fuse_error *error);
     void (*destroy)(void *instance);
@@ -78,8 +78,9 @@ struct fuse_scheduler {
     /* The value for `query`. Pure; [no-alloc]. Must be finite for every position >= 0, also past the end. */
     double (*value)(const void *instance, const struct fuse_schedule_query *query);
 
-    /* Optional, both or neither: a schedule that also moves the momentum (sgd's momentum, Adam's beta1) returns non-zero
-     * from the first, and the momentum's value from the second (query->base is then the configured momentum). */
+    /* Optional, both or neither: a schedule that also moves the momentum (sgd's momentum, Adam's beta1) returns
+     * non-zero from the first, and the momentum's value from the second (query->base is then the configured momentum).
+     */
     int (*cycles_momentum)(const void *instance);
     double (*momentum)(const void *instance, const struct fuse_schedule_query *query);
 
@@ -104,15 +105,15 @@ struct fuse_scheduler {
 }
 #endif
 
-/* A plugin of one scheduler; name_ is the file's stem without quotes, options_ an array of struct fuse_option, scheduler_
- * a static const struct fuse_scheduler. */
-#define FUSERUN_SCHEDULER(name_, version_, license_, summary_, options_, scheduler_)                                  \
+/* A plugin of one scheduler; name_ is the file's stem without quotes, options_ an array of struct fuse_option,
+ * scheduler_ a static const struct fuse_scheduler. */
+#define FUSERUN_SCHEDULER(name_, version_, license_, summary_, options_, scheduler_)                                   \
     FUSERUN_SCHEDULER_THAT(0, name_, version_, license_, summary_, options_, scheduler_)
 /* The same with capabilities. */
-#define FUSERUN_SCHEDULER_THAT(capabilities_, name_, version_, license_, summary_, options_, scheduler_)              \
-    static const struct fuse_component fuse_components_[] = {                                                         \
-        {FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_SCHEDULER, #name_, summary_, capabilities_, options_, \
-         (uint32_t)(sizeof(options_) / sizeof((options_)[0])), (uint32_t)sizeof((options_)[0]), &scheduler_}};        \
+#define FUSERUN_SCHEDULER_THAT(capabilities_, name_, version_, license_, summary_, options_, scheduler_)               \
+    static const struct fuse_component fuse_components_[] = {                                                          \
+        {FUSERUN_STRUCT_SIZE(fuse_component, api), FUSERUN_KIND_SCHEDULER, #name_, summary_, capabilities_, options_,  \
+         (uint32_t)(sizeof(options_) / sizeof((options_)[0])), (uint32_t)sizeof((options_)[0]), &scheduler_}};         \
     FUSERUN_PLUGIN(#name_, version_, license_, fuse_components_)
 
 #endif
