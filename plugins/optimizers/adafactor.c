@@ -11,11 +11,10 @@
  * dimensions the last two are rows and columns, and the others count matrices.
  * Shazeer and Stern, "Adafactor: adaptive learning rates with sublinear memory cost" (ICML 2018), algorithm 4, with
  * PyTorch's use of lr and of eps1 (none: the smallest step of float32 at 1). */
-#include "tensor_parts.h"
+#include "rule_parts.h"
 
 #include <float.h>
-
-enum { CHUNK = 1024 }; /* elements of a vector that are one row of work */
+#include <fuserun/tensor_rule.h>
 
 enum { LR, BETA2_DECAY, EPS1, EPS2, D, WEIGHT_DECAY, MAXIMIZE };
 static const struct fuse_option options[] = {
@@ -57,212 +56,92 @@ static int check(const struct fuse_host *host, const struct fuse_options *values
 
 /* ---- one update ------------------------------------------------------------------------------------------------ */
 
-/* A parameter as rows of `columns` elements: a vector as chunks, the last of which may be shorter. */
-struct work {
-    const struct fuse_tensor_update *update;
-    int64_t count, rows, columns;
-    int64_t matrix_rows; /* rows of each of the matrices; 0: a vector */
-    float *row_var;      /* (rows) */
-    float *col_var;      /* (matrices, columns) */
-    float *variance;     /* (count), of vectors */
-    double *row_sums;    /* (rows) scratch */
-    double *col_sums;    /* (matrices, columns) scratch */
-    double *row_scales;  /* (matrices) scratch: 1 / max(mean of row_var, eps1) */
-    float smallest_square;
-    float step; /* alpha / max(1, RMS(u) / d), with the sign of the gradient to follow */
+/* A matrix, or several of one size, have row_var and col_var; a vector, taken as one row, has variance.
+ * row_mean: max(mean of row_var, eps1) of each matrix; size: RMS(param), then alpha / max(1, RMS(u) / d). */
+#define ARRAYS                                                                                                         \
+    (row_var, col_var, variance), (row_mean, size), (sign, one_minus_beta2, rho, smallest, smallest_rms, clip, shrink)
+enum { ROW_MEAN, SIZE }; /* scratches */
+
+#define AT_LEAST(least, value) ((value) < (least) ? (least) : (value))
+#define MOVED(from, to) ((float)((double)(from) + (double)one_minus_beta2 * ((to) - (double)(from))))
+#define GRAD_SQUARE ((double)grad[i] * (double)grad[i])
+#define COUNT ((double)matrices * (double)rows * (double)columns)
+#define FACTORED AT_LEAST(smallest *smallest, row_var[row] / row_mean[matrix] * col_var[matrix * columns + column])
+#define WHOLE AT_LEAST(smallest *smallest, variance[i])
+#define STEP_SIZE                                                                                                      \
+    ((float)((double)sign * AT_LEAST((double)smallest_rms, (double)size[0]) * (double)rho /                            \
+             AT_LEAST(1.0, sqrt(sum / COUNT) / (double)clip)))
+
+FUSERUN_PASS_ALL(measure_param, ARRAYS, ((double)param[i] * (double)param[i]), size[0] = (float)sqrt(sum / COUNT);)
+FUSERUN_PASS_ROWS(follow_rows, ARRAYS, GRAD_SQUARE, row_var[at] = MOVED(row_var[at], sum / (double)columns);)
+FUSERUN_PASS_COLUMNS(follow_columns, ARRAYS, GRAD_SQUARE, col_var[at] = MOVED(col_var[at], sum / (double)rows);)
+/* Over row_var, of which a matrix's is one row. */
+FUSERUN_PASS_ROWS(measure_rows, ARRAYS, ((double)row_var[i]),
+                  row_mean[at] = AT_LEAST(smallest, (float)(sum / (double)columns));)
+FUSERUN_PASS_ALL(measure_factored, ARRAYS, (GRAD_SQUARE / (double)(FACTORED)), size[0] = STEP_SIZE;)
+FUSERUN_PASS_ELEMENTS(step_factored, ARRAYS, param[i] = shrink * param[i] - size[0] * (grad[i] / sqrtf(FACTORED));)
+FUSERUN_PASS_ELEMENTS(follow_elements, ARRAYS, variance[i] = MOVED(variance[i], GRAD_SQUARE);)
+FUSERUN_PASS_ALL(measure_whole, ARRAYS, (GRAD_SQUARE / (double)(WHOLE)), size[0] = STEP_SIZE;)
+FUSERUN_PASS_ELEMENTS(step_whole, ARRAYS, param[i] = shrink * param[i] - size[0] * (grad[i] / sqrtf(WHOLE));)
+
+FUSERUN_PASSES(passes, &measure_param, &follow_rows, &follow_columns, &measure_rows, &measure_factored, &step_factored,
+               &follow_elements, &measure_whole, &step_whole)
+enum {
+    MEASURE_PARAM,
+    FOLLOW_ROWS,
+    FOLLOW_COLUMNS,
+    MEASURE_ROWS,
+    MEASURE_FACTORED,
+    STEP_FACTORED,
+    FOLLOW_ELEMENTS,
+    MEASURE_WHOLE,
+    STEP_WHOLE
 };
 
-static struct work work_of(uint32_t rank, const int64_t *shape)
-{
-    struct work work = {.count = 1};
-    for (uint32_t i = 0; i < rank; i++)
-        work.count *= shape[i];
-    work.columns = rank >= 2 ? shape[rank - 1] : CHUNK;
-    work.matrix_rows = rank >= 2 ? shape[rank - 2] : 0;
-    work.rows = (work.count + work.columns - 1) / work.columns;
-    return work;
-}
+struct sizes {
+    int64_t matrices, rows, columns;
+};
 
-static int64_t column_count(const struct work *work)
+static struct sizes sizes_of(uint32_t rank, const int64_t *shape)
 {
-    return work->rows / work->matrix_rows * work->columns;
-}
-
-static int64_t row_length(const struct work *work, int64_t row)
-{
-    const int64_t rest = work->count - row * work->columns;
-    return rest < work->columns ? rest : work->columns;
-}
-
-static float moved(float from, double to, float share)
-{
-    return (float)((double)from + (double)share * (to - (double)from));
-}
-
-static void measure_parameter(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    for (int64_t row = begin; row < end; row++)
-        work->row_sums[row] = sum_squares(work->update->param + row * work->columns, row_length(work, row));
-}
-
-static void update_rows(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float share = work->update->scalars[ONE_MINUS_BETA2];
-    for (int64_t row = begin; row < end; row++) {
-        const double squares = sum_squares(work->update->grad + row * work->columns, work->columns);
-        work->row_var[row] = moved(work->row_var[row], squares / (double)work->columns, share);
-    }
-}
-
-/* Columns [begin, end) of all matrices side by side. */
-static void update_columns(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float share = work->update->scalars[ONE_MINUS_BETA2];
-    for (int64_t from = begin, to; from < end; from = to) {
-        const int64_t matrix = from / work->columns, first = from % work->columns;
-        to = (matrix + 1) * work->columns < end ? (matrix + 1) * work->columns : end;
-        double *sums = work->col_sums + from;
-        const float *grad = work->update->grad + matrix * work->matrix_rows * work->columns + first;
-        for (int64_t i = 0; i < to - from; i++)
-            sums[i] = 0.0;
-        for (int64_t row = 0; row < work->matrix_rows; row++, grad += work->columns)
-            for (int64_t i = 0; i < to - from; i++)
-                sums[i] += (double)grad[i] * (double)grad[i];
-        for (int64_t i = 0; i < to - from; i++)
-            work->col_var[from + i] = moved(work->col_var[from + i], sums[i] / (double)work->matrix_rows, share);
-    }
-}
-
-static void update_variance(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float share = work->update->scalars[ONE_MINUS_BETA2];
-    const float *grad = work->update->grad;
-    const int64_t stop = end * work->columns < work->count ? end * work->columns : work->count;
-    for (int64_t i = begin * work->columns; i < stop; i++)
-        work->variance[i] = moved(work->variance[i], (double)grad[i] * (double)grad[i], share);
-}
-
-enum { PIECE = 256 }; /* elements of an update that exist at a time */
-
-/* u of elements [at, at + count) of one row. */
-static void form_update(const struct work *work, int64_t row, int64_t at, int64_t count, float *piece)
-{
-    const float *grad = work->update->grad + row * work->columns + at;
-    const float smallest = work->smallest_square;
-    if (work->matrix_rows == 0) {
-        const float *variance = work->variance + row * work->columns + at;
-        for (int64_t i = 0; i < count; i++)
-            piece[i] = grad[i] / sqrtf(variance[i] < smallest ? smallest : variance[i]);
-        return;
-    }
-    const int64_t matrix = row / work->matrix_rows;
-    const float *col_var = work->col_var + matrix * work->columns + at;
-    const float scale = (float)((double)work->row_var[row] * work->row_scales[matrix]);
-    for (int64_t i = 0; i < count; i++) {
-        const float variance = scale * col_var[i];
-        piece[i] = grad[i] / sqrtf(variance < smallest ? smallest : variance);
-    }
-}
-
-static void measure_update(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    float piece[PIECE];
-    for (int64_t row = begin; row < end; row++) {
-        const int64_t length = row_length(work, row);
-        work->row_sums[row] = 0.0;
-        for (int64_t at = 0; at < length; at += PIECE) {
-            const int64_t count = length - at < PIECE ? length - at : PIECE;
-            form_update(work, row, at, count, piece);
-            work->row_sums[row] += sum_squares(piece, count);
-        }
-    }
-}
-
-static void apply_update(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float shrink = work->update->scalars[SHRINK], step = work->step;
-    float piece[PIECE];
-    for (int64_t row = begin; row < end; row++) {
-        const int64_t length = row_length(work, row);
-        for (int64_t at = 0; at < length; at += PIECE) {
-            float *param = work->update->param + row * work->columns + at;
-            const int64_t count = length - at < PIECE ? length - at : PIECE;
-            form_update(work, row, at, count, piece);
-            for (int64_t i = 0; i < count; i++)
-                param[i] = shrink * param[i] - step * piece[i];
-        }
-    }
-}
-
-static void update_factors(struct work *work)
-{
-    const struct fuse_tensor_update *update = work->update;
-    const double smallest = (double)update->scalars[SMALLEST];
-    update->split(update, work->rows, work->columns, update_rows, work);
-    update->split(update, column_count(work), work->matrix_rows, update_columns, work);
-    for (int64_t matrix = 0; matrix < work->rows / work->matrix_rows; matrix++) {
-        double mean = 0.0;
-        for (int64_t row = 0; row < work->matrix_rows; row++)
-            mean += (double)work->row_var[matrix * work->matrix_rows + row];
-        mean /= (double)work->matrix_rows;
-        work->row_scales[matrix] = 1.0 / (mean < smallest ? smallest : mean);
-    }
+    struct sizes sizes = {1, rank >= 2 ? shape[rank - 2] : 1, rank >= 1 ? shape[rank - 1] : 1};
+    for (uint32_t i = 0; i + 2 < rank; i++)
+        sizes.matrices *= shape[i];
+    return sizes;
 }
 
 static int update_tensor(const struct fuse_tensor_update *update, struct fuse_error *error)
 {
-    struct work work = work_of(update->rank, update->shape);
-    const double count = (double)work.count;
-    const float *scalars = update->scalars;
-    (void)error;
-    work.update = update;
-    work.row_var = update->states[0];
-    work.col_var = update->states[1];
-    work.variance = update->states[2];
-    work.row_sums = (double *)update->scratch;
-    work.smallest_square = scalars[SMALLEST] * scalars[SMALLEST];
-    update->split(update, work.rows, work.columns, measure_parameter, &work);
-    const double rms = sqrt(sum(work.row_sums, work.rows) / count);
-    if (work.matrix_rows == 0) {
-        update->split(update, work.rows, work.columns, update_variance, &work);
-    } else {
-        work.col_sums = work.row_sums + work.rows;
-        work.row_scales = work.col_sums + column_count(&work);
-        update_factors(&work);
-    }
-    update->split(update, work.rows, work.columns, measure_update, &work);
-    const double size = sqrt(sum(work.row_sums, work.rows) / count) / (double)scalars[CLIP];
-    work.step = (float)((double)scalars[SIGN] * fmax((double)scalars[SMALLEST_RMS], rms) * (double)scalars[RHO] /
-                        fmax(1.0, size));
-    update->split(update, work.rows, work.columns, apply_update, &work);
-    return FUSERUN_OK;
+    static const uint32_t of_vectors[] = {MEASURE_PARAM, FOLLOW_ELEMENTS, MEASURE_WHOLE, STEP_WHOLE};
+    static const uint32_t of_matrices[] = {MEASURE_PARAM, FOLLOW_ROWS,      FOLLOW_COLUMNS,
+                                           MEASURE_ROWS,  MEASURE_FACTORED, STEP_FACTORED};
+    const struct sizes sizes = sizes_of(update->rank, update->shape);
+    const uint32_t *const order = update->rank < 2 ? of_vectors : of_matrices;
+    const size_t count = update->rank < 2 ? sizeof of_vectors : sizeof of_matrices;
+    int status = FUSERUN_OK;
+    for (size_t i = 0; i < count / sizeof *order && status == FUSERUN_OK; i++)
+        status = order[i] == MEASURE_ROWS
+                     ? update->run_pass(update, MEASURE_ROWS, 1, sizes.matrices, sizes.rows, error)
+                     : update->run_pass(update, order[i], sizes.matrices, sizes.rows, sizes.columns, error);
+    return status;
 }
 
 static int plan_tensor(const struct fuse_host *host, struct fuse_tensor_plan *plan, struct fuse_error *error)
 {
-    const struct work work = work_of(plan->rank, plan->shape);
-    int64_t doubles = work.rows;
+    const struct sizes sizes = sizes_of(plan->rank, plan->shape);
+    const int64_t rows = sizes.matrices * sizes.rows, columns = sizes.matrices * sizes.columns;
     (void)host;
     (void)error;
-    if (work.matrix_rows == 0) {
-        plan->state_counts[2] = work.count;
-    } else {
-        plan->state_counts[0] = work.rows;
-        plan->state_counts[1] = column_count(&work);
-        doubles += column_count(&work) + work.rows / work.matrix_rows;
-    }
-    plan->scratch_bytes = (uint64_t)doubles * sizeof(double);
+    plan->state_counts[0] = plan->rank < 2 ? 0 : rows;
+    plan->state_counts[1] = plan->rank < 2 ? 0 : columns;
+    plan->state_counts[2] = plan->rank < 2 ? columns : 0;
+    plan->scratch_counts[ROW_MEAN] = sizes.matrices;
+    plan->scratch_counts[SIZE] = 1;
+    plan->sum_count = rows > columns ? rows : columns;
     return FUSERUN_OK;
 }
 
-FUSERUN_TENSOR_RULE(adafactor, (row_var, col_var, variance),
-                    (sign, one_minus_beta2, rho, smallest, smallest_rms, clip, shrink), plan_tensor, update_tensor)
+FUSERUN_TENSOR_RULE_OF_PASSES(adafactor, ARRAYS, passes, plan_tensor, update_tensor)
 
 FUSERUN_TENSOR_OPTIMIZER(adafactor, "1.0.0", "MIT", "second moments by rows and columns, relative steps", options,
                          prepare, adafactor, check)

@@ -10,7 +10,9 @@
  * match_rms_adamw: Liu et al., "Muon is scalable for LLM training" (arXiv:2502.16982, 2025). Products are in float32
  * here, in bfloat16 in PyTorch. A matrix with more rows than columns takes x' x on the other side, which is the same.
  */
-#include "tensor_parts.h"
+#include "rule_parts.h"
+
+#include <fuserun/tensor_rule.h>
 
 enum { LR, WEIGHT_DECAY, MOMENTUM, NESTEROV, A, B, C, EPS, NS_STEPS, ADJUSTMENT };
 static const struct fuse_option options[] = {
@@ -49,117 +51,68 @@ static void prepare(const struct fuse_update *update, double *scalars)
 
 /* ---- one update ------------------------------------------------------------------------------------------------ */
 
-enum { GRAM, SQUARE, APPLY }; /* the planned products */
+/* x, product: (rows, columns); gram, polynomial: (side, side), side being the shorter of the two; norm: one number. */
+#define ARRAYS                                                                                                         \
+    (momentum_buffer), (x, product, gram, polynomial, norm),                                                           \
+        (keep, ahead, a, b, c, smallest, steps, step_size, shrink, matches_adamw)
+enum { X, PRODUCT, GRAM, POLYNOMIAL, NORM };
 
-struct work {
-    const struct fuse_tensor_update *update;
-    int64_t rows, columns, side; /* side: the shorter of the two */
-    double *row_sums;            /* (rows) scratch */
-    float *x, *product;          /* (rows, columns) scratch */
-    float *gram, *polynomial;    /* (side, side) scratch */
-    float factor;                /* of the scaling at hand */
-};
+FUSERUN_PASS_ELEMENTS(follow, ARRAYS, momentum_buffer[i] += keep * (grad[i] - momentum_buffer[i]);
+                      x[i] = ahead == 1.0f ? momentum_buffer[i] : grad[i] + ahead * (momentum_buffer[i] - grad[i]);)
 
-static struct work work_of(const int64_t *shape)
-{
-    return (struct work){.rows = shape[0], .columns = shape[1], .side = shape[0] < shape[1] ? shape[0] : shape[1]};
-}
+FUSERUN_PASS_ALL(measure, ARRAYS, ((double)x[i] * (double)x[i]),
+                 norm[0] = (float)(sqrt(sum) > (double)smallest ? sqrt(sum) : (double)smallest);)
 
-/* Floats that doubles take, so that what follows keeps an alignment of 64 bytes. */
-static int64_t padded(int64_t floats)
-{
-    return (floats + 15) / 16 * 16;
-}
-
-static void follow(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float keep = work->update->scalars[KEEP], ahead = work->update->scalars[AHEAD];
-    for (int64_t row = begin; row < end; row++) {
-        const float *grad = work->update->grad + row * work->columns;
-        float *buffer = work->update->states[0] + row * work->columns, *x = work->x + row * work->columns;
-        for (int64_t i = 0; i < work->columns; i++) {
-            buffer[i] += keep * (grad[i] - buffer[i]);
-            x[i] = ahead == 1.0f ? buffer[i] : grad[i] + ahead * (buffer[i] - grad[i]);
-        }
-        work->row_sums[row] = sum_squares(x, work->columns);
-    }
-}
-
-static void scale(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    for (int64_t i = begin * work->columns; i < end * work->columns; i++)
-        work->x[i] *= work->factor;
-}
+FUSERUN_PASS_ELEMENTS(normalize, ARRAYS, x[i] = x[i] / norm[0];)
 
 /* b gram + c gram gram, in place of the latter. */
-static void add_gram(void *context, int64_t begin, int64_t end)
+FUSERUN_PASS_ELEMENTS(add_gram, ARRAYS, polynomial[i] = b * gram[i] + c * polynomial[i];)
+
+FUSERUN_PASS_ELEMENTS(add_product, ARRAYS, x[i] = a * x[i] + product[i];)
+
+/* The adjustment is the same for all elements: compilers take it out of the loop. */
+FUSERUN_PASS_ELEMENTS(step, ARRAYS, const double tall = (double)rows / (double)columns;
+                      const double longer = (double)(rows > columns ? rows : columns);
+                      const double adjustment = matches_adamw != 0.0f ? 0.2 * sqrt(longer)
+                                                                      : sqrt(tall > 1.0 ? tall : 1.0);
+                      param[i] = shrink * param[i] - (float)((double)step_size * adjustment) * x[i];)
+
+FUSERUN_PASSES(passes, &follow, &measure, &normalize, &add_gram, &add_product, &step)
+enum { FOLLOW, MEASURE, NORMALIZE, ADD_GRAM, ADD_PRODUCT, STEP };       /* passes */
+enum { MULTIPLY_GRAM, MULTIPLY_SQUARE, MULTIPLY_APPLY, PRODUCT_COUNT }; /* planned products */
+
+static int64_t side_of(const int64_t *shape)
 {
-    const struct work *work = context;
-    const float b = work->update->scalars[COEFFICIENT_B], c = work->update->scalars[COEFFICIENT_C];
-    for (int64_t i = begin * work->side; i < end * work->side; i++)
-        work->polynomial[i] = b * work->gram[i] + c * work->polynomial[i];
+    return shape[0] < shape[1] ? shape[0] : shape[1];
 }
 
-static void add_product(void *context, int64_t begin, int64_t end)
+static int iterate(const struct fuse_tensor_update *update, struct fuse_error *error)
 {
-    const struct work *work = context;
-    const float a = work->update->scalars[COEFFICIENT_A];
-    for (int64_t i = begin * work->columns; i < end * work->columns; i++)
-        work->x[i] = a * work->x[i] + work->product[i];
-}
-
-static void step(void *context, int64_t begin, int64_t end)
-{
-    const struct work *work = context;
-    const float shrink = work->update->scalars[SHRINK];
-    float *param = work->update->param;
-    for (int64_t i = begin * work->columns; i < end * work->columns; i++)
-        param[i] = shrink * param[i] - work->factor * work->x[i];
-}
-
-static int iterate(struct work *work, struct fuse_error *error)
-{
-    const struct fuse_tensor_update *update = work->update;
-    const int is_tall = work->rows > work->columns;
-    int status = update->multiply(update, GRAM, work->x, work->x, work->gram, error);
+    const int64_t rows = update->shape[0], columns = update->shape[1], side = side_of(update->shape);
+    float *const *scratches = update->scratches;
+    float *const x = scratches[X], *const gram = scratches[GRAM], *const polynomial = scratches[POLYNOMIAL];
+    const float *const left = rows > columns ? x : polynomial, *const right = rows > columns ? polynomial : x;
+    int status = update->multiply(update, MULTIPLY_GRAM, x, x, gram, error);
     if (status == FUSERUN_OK)
-        status = update->multiply(update, SQUARE, work->gram, work->gram, work->polynomial, error);
-    if (status != FUSERUN_OK)
-        return status;
-    update->split(update, work->side, work->side, add_gram, work);
-    status = is_tall ? update->multiply(update, APPLY, work->x, work->polynomial, work->product, error)
-                     : update->multiply(update, APPLY, work->polynomial, work->x, work->product, error);
-    update->split(update, work->rows, work->columns, add_product, work);
+        status = update->multiply(update, MULTIPLY_SQUARE, gram, gram, polynomial, error);
+    if (status == FUSERUN_OK)
+        status = update->run_pass(update, ADD_GRAM, 1, side, side, error);
+    if (status == FUSERUN_OK)
+        status = update->multiply(update, MULTIPLY_APPLY, left, right, scratches[PRODUCT], error);
+    if (status == FUSERUN_OK)
+        status = update->run_pass(update, ADD_PRODUCT, 1, rows, columns, error);
     return status;
 }
 
 static int update_tensor(const struct fuse_tensor_update *update, struct fuse_error *error)
 {
-    struct work work = work_of(update->shape);
-    const float *scalars = update->scalars;
-    const double rows = (double)work.rows, columns = (double)work.columns;
-    const int64_t size = padded(work.rows * work.columns), square = padded(work.side * work.side);
-    work.update = update;
-    work.row_sums = (double *)update->scratch;
-    work.x = (float *)update->scratch + padded(2 * work.rows);
-    work.product = work.x + size;
-    work.gram = work.product + size;
-    work.polynomial = work.gram + square;
-    update->split(update, work.rows, work.columns, follow, &work);
-    work.factor = (float)(1.0 / fmax(sqrt(sum(work.row_sums, work.rows)), (double)scalars[SMALLEST]));
-    update->split(update, work.rows, work.columns, scale, &work);
-    for (int i = 0; i < (int)scalars[STEPS]; i++) {
-        const int status = iterate(&work, error);
-        if (status != FUSERUN_OK)
-            return status;
-    }
-    const double adjustment =
-        scalars[MATCHES_ADAMW] != 0.0f ? 0.2 * sqrt(fmax(rows, columns)) : sqrt(fmax(1.0, rows / columns));
-    work.factor = (float)((double)scalars[STEP_SIZE] * adjustment);
-    update->split(update, work.rows, work.columns, step, &work);
-    return FUSERUN_OK;
+    const int64_t rows = update->shape[0], columns = update->shape[1];
+    int status = FUSERUN_OK;
+    for (uint32_t pass = FOLLOW; pass <= NORMALIZE && status == FUSERUN_OK; pass++)
+        status = update->run_pass(update, pass, 1, rows, columns, error);
+    for (int i = 0; i < (int)update->scalars[STEPS] && status == FUSERUN_OK; i++)
+        status = iterate(update, error);
+    return status == FUSERUN_OK ? update->run_pass(update, STEP, 1, rows, columns, error) : status;
 }
 
 static int plan_tensor(const struct fuse_host *host, struct fuse_tensor_plan *plan, struct fuse_error *error)
@@ -168,21 +121,21 @@ static int plan_tensor(const struct fuse_host *host, struct fuse_tensor_plan *pl
         return host->fail(error, FUSERUN_ERROR_CONFIG, NULL,
                           "muon updates matrices, this has %u dimension%s: give it a [group ...] with another plugin",
                           plan->rank, plan->rank == 1 ? "" : "s");
-    const struct work work = work_of(plan->shape);
-    const int is_tall = work.rows > work.columns;
-    const int64_t longer = is_tall ? work.rows : work.columns;
-    plan->state_counts[0] = work.rows * work.columns;
-    plan->scratch_bytes = sizeof(float) * (uint64_t)(padded(2 * work.rows) + 2 * padded(work.rows * work.columns) +
-                                                     2 * padded(work.side * work.side));
-    plan->products[GRAM] =
-        (struct fuse_tensor_product){work.side, work.side, longer, (uint32_t)is_tall, (uint32_t)!is_tall};
-    plan->products[SQUARE] = (struct fuse_tensor_product){work.side, work.side, work.side, 0, 0};
-    plan->products[APPLY] = (struct fuse_tensor_product){work.rows, work.columns, work.side, 0, 0};
-    plan->product_count = 3;
+    const int64_t rows = plan->shape[0], columns = plan->shape[1], side = side_of(plan->shape);
+    const uint32_t is_tall = rows > columns;
+    plan->state_counts[0] = rows * columns;
+    plan->scratch_counts[X] = plan->scratch_counts[PRODUCT] = rows * columns;
+    plan->scratch_counts[GRAM] = plan->scratch_counts[POLYNOMIAL] = side * side;
+    plan->scratch_counts[NORM] = 1;
+    plan->sum_count = rows;
+    plan->products[MULTIPLY_GRAM] =
+        (struct fuse_tensor_product){side, side, is_tall ? rows : columns, is_tall, !is_tall};
+    plan->products[MULTIPLY_SQUARE] = (struct fuse_tensor_product){side, side, side, 0, 0};
+    plan->products[MULTIPLY_APPLY] = (struct fuse_tensor_product){rows, columns, side, 0, 0};
+    plan->product_count = PRODUCT_COUNT;
     return FUSERUN_OK;
 }
 
-FUSERUN_TENSOR_RULE(muon, (momentum_buffer), (keep, ahead, a, b, c, smallest, steps, step_size, shrink, matches_adamw),
-                    plan_tensor, update_tensor)
+FUSERUN_TENSOR_RULE_OF_PASSES(muon, ARRAYS, passes, plan_tensor, update_tensor)
 
 FUSERUN_TENSOR_OPTIMIZER(muon, "1.0.0", "MIT", "orthogonalised momentum, for matrices", options, prepare, muon, NULL)

@@ -68,6 +68,26 @@ static uint64_t larger(uint64_t a, uint64_t b)
 /* Of one state; what a sum of sizes of all parameters cannot overflow with. */
 #define MOST_STATE_ELEMENTS ((int64_t)1 << 40)
 
+/* Behind the plan's bytes of scratch come its scratches, one after another. */
+static int place_scratches(const struct fuse_group *group, const struct fuse_tensor_plan *plan,
+                           struct fuse_entry *entry, uint64_t *bytes, struct fuse_error *error)
+{
+    *bytes = fuse_aligned(plan->scratch_bytes);
+    for (uint32_t i = 0; i <= group->rule->scratch_count; i++) {
+        const int64_t count = i < group->rule->scratch_count ? plan->scratch_counts[i] : plan->sum_count;
+        if (count < 0 || count > MOST_STATE_ELEMENTS)
+            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                             "optimizer '%s' plans scratch or sums of %" PRId64 " elements, 0 to %" PRId64
+                             " are possible",
+                             group->component->name, count, MOST_STATE_ELEMENTS);
+        if (i == group->rule->scratch_count)
+            break;
+        entry->scratch_offsets[i] = *bytes;
+        *bytes += fuse_aligned((uint64_t)count * sizeof(float));
+    }
+    return FUSERUN_OK;
+}
+
 /* A rule that wants the parameter whole says itself what it needs. */
 static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, struct fuse_entry *entry,
                        struct fuse_error *error)
@@ -76,7 +96,7 @@ static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, s
         return fuse_fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
                          "the optimizer '%s' updates whole parameters, which this device cannot do",
                          group->component->name);
-    struct fuse_tensor_plan plan = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_plan, product_count),
+    struct fuse_tensor_plan plan = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_plan, sum_count),
                                     .rank = entry->rank,
                                     .shape = entry->shape,
                                     .hyper = group->base};
@@ -101,9 +121,10 @@ static int plan_tensor(struct fuse_dict *dict, const struct fuse_group *group, s
     if (plan.scratch_bytes > (uint64_t)MOST_STATE_ELEMENTS)
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' plans %" PRIu64 " bytes of scratch",
                          group->component->name, plan.scratch_bytes);
-    uint64_t workspace_bytes = 0;
+    uint64_t workspace_bytes = 0, rule_bytes = 0;
+    FUSE_TRY(place_scratches(group, &plan, entry, &rule_bytes, error));
     FUSE_TRY(dict->backend->compile_tensor(dict->device, group->rule, &plan, &entry->tensor, &workspace_bytes, error));
-    dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, fuse_aligned(plan.scratch_bytes));
+    dict->rule_scratch_bytes = larger(dict->rule_scratch_bytes, rule_bytes);
     dict->scratch_bytes = larger(dict->scratch_bytes, workspace_bytes);
     return FUSERUN_OK;
 }

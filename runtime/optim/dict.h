@@ -47,7 +47,8 @@ struct fuse_entry {
     float *values;                     /* the parameter */
     float *states[FUSERUN_MAX_STATES]; /* each (its count below) */
     int64_t state_counts[FUSERUN_MAX_STATES];
-    struct fuse_compiled_tensor *tensor; /* of a rule with update_tensor; NULL: element-wise */
+    struct fuse_compiled_tensor *tensor;             /* of a rule with update_tensor; NULL: element-wise */
+    uint64_t scratch_offsets[FUSERUN_MAX_SCRATCHES]; /* of its rule's, in the dict's scratch; bytes */
     uint32_t rank;
     int64_t shape[FUSERUN_MAX_DIMS];
     float scalars[FUSERUN_MAX_SCALARS];

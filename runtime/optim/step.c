@@ -114,7 +114,10 @@ static int update_whole(struct fuse_dict *dict, struct fuse_entry *entry, const 
     const struct fuse_group *group = &dict->groups[entry->group];
     entry->is_updated = true;
     if (entry->tensor != NULL) {
-        const struct fuse_tensor_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_update, backend),
+        float *scratches[FUSERUN_MAX_SCRATCHES];
+        for (uint32_t i = 0; i < group->rule->scratch_count; i++)
+            scratches[i] = (float *)(void *)(dict->scratch + entry->scratch_offsets[i]);
+        const struct fuse_tensor_update update = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_update, run_pass),
                                                   .rank = entry->rank,
                                                   .shape = entry->shape,
                                                   .param = entry->values,
@@ -122,7 +125,8 @@ static int update_whole(struct fuse_dict *dict, struct fuse_entry *entry, const 
                                                   .states = entry->states,
                                                   .scalars = entry->scalars,
                                                   .scratch = dict->scratch,
-                                                  .workspace = dict->scratch + dict->rule_scratch_bytes};
+                                                  .workspace = dict->scratch + dict->rule_scratch_bytes,
+                                                  .scratches = scratches};
         const int status = dict->backend->update_tensor(dict->device, entry->tensor, &update, error);
         return status == FUSERUN_OK ? status : fuse_fail_unsaid(error, status, "the optimizer's rule");
     }

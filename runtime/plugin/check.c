@@ -159,7 +159,7 @@ static int copy_rule(struct fuse_checked_plugin *checked, const struct fuse_rule
     struct fuse_rule *copy = take(checked, sizeof *copy, error);
     if (copy == NULL)
         return FUSERUN_ERROR_MEMORY;
-    copy_struct(copy, FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor), given);
+    copy_struct(copy, FUSERUN_STRUCT_SIZE(fuse_rule, scratches), given);
     FUSE_TRY(fuse_schema_check_rule(copy, what, error));
     *rule = copy;
     return FUSERUN_OK;

@@ -227,6 +227,31 @@ static int check_numbers(const struct fuse_rule *rule, const char *what, struct 
     return FUSERUN_OK;
 }
 
+/* A tensor rule's texts, each of which is a struct of its own: as large as it is today at least. */
+static int check_passes(const struct fuse_rule *rule, const char *what, struct fuse_error *error)
+{
+    if (rule->pass_count == 0 && rule->scratch_count == 0)
+        return FUSERUN_OK;
+    if (rule->update_tensor == NULL || rule->passes == NULL)
+        return BROKEN("%s: rule '%.60s' has passes or scratches, but lacks %s", what, rule->name,
+                      rule->passes == NULL ? "passes" : "update_tensor");
+    if (rule->pass_count > FUSERUN_MAX_PASSES || rule->scratch_count > FUSERUN_MAX_SCRATCHES)
+        return BROKEN("%s: rule '%.60s' has %u passes and %u scratches, at most %d and %d are possible", what,
+                      rule->name, rule->pass_count, rule->scratch_count, FUSERUN_MAX_PASSES, FUSERUN_MAX_SCRATCHES);
+    if (rule->scratch_count > 0 && count_identifiers(rule->scratches) != (int)rule->scratch_count)
+        return BROKEN("%s: rule '%.60s' names its scratches '%.80s', but has %u", what, rule->name,
+                      rule->scratches != NULL ? rule->scratches : "", rule->scratch_count);
+    for (uint32_t i = 0; i < rule->pass_count; i++) {
+        const struct fuse_tensor_pass *pass = rule->passes[i];
+        if (pass == NULL || pass->struct_size < FUSERUN_STRUCT_SIZE(fuse_tensor_pass, over_sums) ||
+            pass->name == NULL || pass->text == NULL || pass->result == NULL || pass->over_elements == NULL ||
+            pass->kind < FUSERUN_OVER_ELEMENTS || pass->kind > FUSERUN_OVER_ALL ||
+            (pass->kind != FUSERUN_OVER_ELEMENTS) != (pass->over_sums != NULL))
+            return BROKEN("%s: rule '%.60s': its pass %u is not one", what, rule->name, i);
+    }
+    return FUSERUN_OK;
+}
+
 int fuse_schema_check_rule(const struct fuse_rule *rule, const char *what, struct fuse_error *error)
 {
     if (rule->name == NULL || rule->name[0] == '\0')
@@ -255,5 +280,6 @@ int fuse_schema_check_rule(const struct fuse_rule *rule, const char *what, struc
     /* Checkpoints keep each parameter's update count beside its states, under that name. */
     if (names_contain(rule->states, "step"))
         return BROKEN("%s: rule '%.60s': a state may not be called 'step'", what, rule->name);
+    FUSE_TRY(check_passes(rule, what, error));
     return check_numbers(rule, what, error);
 }

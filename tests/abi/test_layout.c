@@ -112,6 +112,10 @@ FIELD(fuse_rule, reserved2, 68, 4);
 FIELD(fuse_rule, numbers, 72, 8);
 FIELD(fuse_rule, plan_tensor, 80, 8);
 FIELD(fuse_rule, update_tensor, 88, 8);
+FIELD(fuse_rule, passes, 96, 8);
+FIELD(fuse_rule, pass_count, 104, 4);
+FIELD(fuse_rule, scratch_count, 108, 4);
+FIELD(fuse_rule, scratches, 112, 8);
 
 FIELD(fuse_tensor_product, m, 0, 8);
 FIELD(fuse_tensor_product, n, 8, 8);
@@ -127,6 +131,9 @@ FIELD(fuse_tensor_plan, state_counts, 24, 64);
 FIELD(fuse_tensor_plan, scratch_bytes, 88, 8);
 FIELD(fuse_tensor_plan, products, 96, 256);
 FIELD(fuse_tensor_plan, product_count, 352, 4);
+FIELD(fuse_tensor_plan, reserved, 356, 4);
+FIELD(fuse_tensor_plan, scratch_counts, 360, 64);
+FIELD(fuse_tensor_plan, sum_count, 424, 8);
 
 FIELD(fuse_tensor_update, struct_size, 0, 4);
 FIELD(fuse_tensor_update, rank, 4, 4);
@@ -140,6 +147,24 @@ FIELD(fuse_tensor_update, split, 56, 8);
 FIELD(fuse_tensor_update, multiply, 64, 8);
 FIELD(fuse_tensor_update, workspace, 72, 8);
 FIELD(fuse_tensor_update, backend, 80, 8);
+FIELD(fuse_tensor_update, scratches, 88, 8);
+FIELD(fuse_tensor_update, run_pass, 96, 8);
+
+FIELD(fuse_pass_call, struct_size, 0, 4);
+FIELD(fuse_pass_call, reserved, 4, 4);
+FIELD(fuse_pass_call, update, 8, 8);
+FIELD(fuse_pass_call, matrices, 16, 8);
+FIELD(fuse_pass_call, rows, 24, 8);
+FIELD(fuse_pass_call, columns, 32, 8);
+FIELD(fuse_pass_call, sums, 40, 8);
+
+FIELD(fuse_tensor_pass, struct_size, 0, 4);
+FIELD(fuse_tensor_pass, kind, 4, 4);
+FIELD(fuse_tensor_pass, name, 8, 8);
+FIELD(fuse_tensor_pass, text, 16, 8);
+FIELD(fuse_tensor_pass, result, 24, 8);
+FIELD(fuse_tensor_pass, over_elements, 32, 8);
+FIELD(fuse_tensor_pass, over_sums, 40, 8);
 
 FIELD(fuse_update, struct_size, 0, 4);
 FIELD(fuse_update, hyper_count, 4, 4);
@@ -435,6 +460,10 @@ VALUE(FUSERUN_KIND_BACKEND, 5);
 
 VALUE(FUSERUN_OPTIMIZER_ELEMENTWISE, 1);
 VALUE(FUSERUN_OPTIMIZER_WHOLE, 2);
+VALUE(FUSERUN_OVER_ELEMENTS, 1);
+VALUE(FUSERUN_OVER_ROWS, 2);
+VALUE(FUSERUN_OVER_COLUMNS, 3);
+VALUE(FUSERUN_OVER_ALL, 4);
 VALUE(FUSERUN_SCHEDULER_RISES, 1);
 
 VALUE(FUSERUN_INIT_ZEROS, 1);

@@ -117,12 +117,13 @@ static void compile_optimizer(struct job *job, struct fuse_registry *registry, c
     const struct fuse_optimizer *const optimizer = component->api;
     for (uint32_t i = 0; i < optimizer->rule_count; i++) {
         char program[256];
-        if (optimizer->rules[i]->update_tensor != NULL)
-            continue; /* of the whole parameter: there is no text */
-        char *const rule = fuse_update_text(fuse_host(), optimizer->rules[i], &error);
-        const char *const texts[] = {fuse_text_arguments, fuse_text_kernel, rule, fuse_text_update};
+        const bool is_whole = optimizer->rules[i]->update_tensor != NULL;
+        char *const rule = is_whole ? fuse_passes_text(fuse_host(), optimizer->rules[i], &error)
+                                    : fuse_update_text(fuse_host(), optimizer->rules[i], &error);
+        const char *const of_elements[] = {fuse_text_arguments, fuse_text_kernel, rule, fuse_text_update};
+        const char *const of_tensors[] = {FUSE_PASSES_PROGRAM(rule)};
         snprintf(program, sizeof program, "%s.%s", name, optimizer->rules[i]->name);
-        compile(job, program, texts, 4);
+        compile(job, program, is_whole ? of_tensors : of_elements, 4);
         free(rule);
     }
 }

@@ -162,6 +162,13 @@ static const struct {
     {"not_a_tensor", "optimizer 'not_a_tensor': rule 'decay_rule' lacks update_tensor, so the optimizer cannot have "
                      "FUSERUN_OPTIMIZER_WHOLE"},
     {"both_ways", "optimizer 'both_ways': it cannot be both FUSERUN_OPTIMIZER_ELEMENTWISE and FUSERUN_OPTIMIZER_WHOLE"},
+    {"passes_alone", "optimizer 'passes_alone': rule 'decay_rule' has passes or scratches, but lacks update_tensor"},
+    {"no_passes", "optimizer 'no_passes': rule 'decay_rule' has passes or scratches, but lacks passes"},
+    {"many_passes", "optimizer 'many_passes': rule 'decay_rule' has 17 passes and 0 scratches, at most 16 and 8 are "
+                    "possible"},
+    {"scratch_names", "optimizer 'scratch_names': rule 'decay_rule' names its scratches '(x, x)', but has 2"},
+    {"pass_kind", "optimizer 'pass_kind': rule 'decay_rule': its pass 0 is not one"},
+    {"pass_sums", "optimizer 'pass_sums': rule 'decay_rule': its pass 0 is not one"},
     {"option_default", "optimizer 'option_default': option 'lr': its default 'fast' is refused: "},
     {"option_outside", "optimizer 'option_outside': option 'lr': its default '-1' is refused: "},
     {"option_choice", "optimizer 'option_choice': option 'shape': its default 'oval' is refused: "},

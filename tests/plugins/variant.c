@@ -48,6 +48,20 @@ static int update_tensor(const struct fuse_tensor_update *update, struct fuse_er
     return FUSERUN_OK;
 }
 
+static void over(const struct fuse_pass_call *call, int64_t begin, int64_t end)
+{
+    (void)call;
+    (void)begin;
+    (void)end;
+}
+static struct fuse_tensor_pass pass = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_tensor_pass, over_sums),
+                                       .kind = FUSERUN_OVER_ELEMENTS,
+                                       .name = "pass",
+                                       .text = "",
+                                       .result = "",
+                                       .over_elements = over};
+static const struct fuse_tensor_pass *const passes[] = {&pass};
+
 static int create(const struct fuse_host *host, const struct fuse_options *values,
                   const struct fuse_schedule_context *context, void **instance, struct fuse_error *error)
 {
@@ -223,6 +237,22 @@ static void spoil(void)
         rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor;
         first->capabilities |= FUSERUN_OPTIMIZER_WHOLE;
     }
+    if (is("passes_alone"))
+        rule.passes = passes, rule.pass_count = 1;
+    if (is("no_passes"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor, rule.pass_count = 1;
+    if (is("many_passes"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor, rule.passes = passes,
+        rule.pass_count = FUSERUN_MAX_PASSES + 1;
+    if (is("scratch_names"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor, rule.passes = passes,
+        rule.scratch_count = 2, rule.scratches = "(x, x)";
+    if (is("pass_kind"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor, rule.passes = passes, rule.pass_count = 1,
+        pass.kind = FUSERUN_OVER_ALL + 1;
+    if (is("pass_sums"))
+        rule.update_tensor = update_tensor, rule.plan_tensor = plan_tensor, rule.passes = passes, rule.pass_count = 1,
+        pass.kind = FUSERUN_OVER_ALL;
     if (is("scalar_names"))
         rule.scalars = "lr, momentum";
     if (is("state_step"))

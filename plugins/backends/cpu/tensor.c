@@ -2,10 +2,12 @@
 #include "product.h"
 #include "threads.h"
 
+#include "../tensor_check.h"
+
 #include <stdlib.h>
 
 struct fuse_compiled_tensor {
-    const struct fuse_rule *rule;
+    struct fuse_tensor_checker checker;
     struct fuse_product *products[FUSERUN_MAX_PRODUCTS];
     uint32_t product_count;
 };
@@ -30,10 +32,10 @@ int fuse_tensor_compile(struct fuse_cpu *cpu, const struct fuse_rule *rule, cons
 {
     struct fuse_compiled_tensor *made = calloc(1, sizeof(*made));
     *compiled = NULL;
-    *workspace_bytes = 0;
+    *workspace_bytes = (uint64_t)plan->sum_count * sizeof(double);
     if (made == NULL)
         return fuse_fail_op_memory(cpu, sizeof(*made), error);
-    made->rule = rule;
+    made->checker = fuse_tensor_checker_of(cpu->host, rule, plan);
     for (uint32_t i = 0; i < plan->product_count; i++) {
         const struct fuse_tensor_product *const wanted = &plan->products[i];
         const struct fuse_product_shape shape = {
@@ -83,10 +85,48 @@ static int multiply(const struct fuse_tensor_update *update, uint32_t product, c
                     struct fuse_error *error)
 {
     const struct call *const call = update->backend;
-    if (product >= call->compiled->product_count)
-        return call->cpu->host->fail(error, FUSERUN_ERROR_PLUGIN, NULL, "rule %s multiplies by product %u of %u",
-                                     call->compiled->rule->name, product, call->compiled->product_count);
+    FUSE_TRY(fuse_tensor_check_product(&call->compiled->checker, product, error));
     return fuse_product_run(call->compiled->products[product], 0, a, b, NULL, c, update->workspace, error);
+}
+
+struct pass {
+    const struct fuse_pass_call *call;
+    void (*function)(const struct fuse_pass_call *call, int64_t begin, int64_t end);
+};
+
+static void go_over(void *context, int64_t begin, int64_t end)
+{
+    const struct pass *const self = context;
+    self->function(self->call, begin, end);
+}
+
+static int run_pass(const struct fuse_tensor_update *update, uint32_t index, int64_t matrices, int64_t rows,
+                    int64_t columns, struct fuse_error *error)
+{
+    const struct call *const owner = update->backend;
+    const struct fuse_tensor_checker *const checker = &owner->compiled->checker;
+    FUSE_TRY(fuse_tensor_check_pass(checker, index, matrices, rows, columns, error));
+    const struct fuse_tensor_pass *const pass = checker->rule->passes[index];
+    const struct fuse_pass_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_pass_call, sums),
+                                        .update = update,
+                                        .matrices = matrices,
+                                        .rows = rows,
+                                        .columns = columns,
+                                        .sums = update->workspace};
+    const int64_t items = fuse_pass_items(pass, matrices, rows, columns);
+    struct pass self = {&call, pass->over_elements};
+    split(update, items, pass->kind == FUSERUN_OVER_COLUMNS ? rows : columns, go_over, &self);
+    if (pass->kind == FUSERUN_OVER_ELEMENTS)
+        return FUSERUN_OK;
+    if (pass->kind == FUSERUN_OVER_ALL) {
+        double total = 0.0;
+        for (int64_t i = 0; i < items; i++)
+            total += call.sums[i];
+        call.sums[0] = total;
+    }
+    self.function = pass->over_sums;
+    split(update, pass->kind == FUSERUN_OVER_ALL ? 1 : items, 1, go_over, &self);
+    return FUSERUN_OK;
 }
 
 int fuse_tensor_update(const struct fuse_cpu *cpu, struct fuse_compiled_tensor *compiled,
@@ -96,6 +136,7 @@ int fuse_tensor_update(const struct fuse_cpu *cpu, struct fuse_compiled_tensor *
     struct fuse_tensor_update complete = *update;
     complete.split = split;
     complete.multiply = multiply;
+    complete.run_pass = run_pass;
     complete.backend = &call;
-    return compiled->rule->update_tensor(&complete, error);
+    return compiled->checker.rule->update_tensor(&complete, error);
 }

@@ -165,6 +165,23 @@ static int update(void *instance, struct fuse_compiled_rule *compiled, const str
     return fuse_update_slices(instance, compiled, slices, slice_count, error);
 }
 
+static int compile_tensor(void *instance, const struct fuse_rule *rule, const struct fuse_tensor_plan *plan,
+                          struct fuse_compiled_tensor **compiled, uint64_t *workspace_bytes, struct fuse_error *error)
+{
+    return fuse_tensor_compile(instance, rule, plan, compiled, workspace_bytes, error);
+}
+
+static void discard_tensor(void *instance, struct fuse_compiled_tensor *compiled)
+{
+    fuse_tensor_discard(instance, compiled);
+}
+
+static int update_tensor(void *instance, struct fuse_compiled_tensor *compiled, const struct fuse_tensor_update *whole,
+                         struct fuse_error *error)
+{
+    return fuse_tensor_update(instance, compiled, whole, error);
+}
+
 /* For functions that can tell nobody. */
 static void keep(struct fuse_cuda *cuda, int status, const struct fuse_error *error)
 {
@@ -290,6 +307,9 @@ static const struct fuse_backend backend = {
     .discard_rule = discard_rule,
     .update = update,
     .update_panel = update_panel,
+    .compile_tensor = compile_tensor,
+    .discard_tensor = discard_tensor,
+    .update_tensor = update_tensor,
     .has_nonfinite = has_nonfinite,
     .scale = scale,
     .clamp = clamp,

@@ -90,9 +90,10 @@ struct fuse_cuda {
     } kernels; /* functions of the module */
     char *own; /* device memory: cuBLAS's workspace, then the results */
     struct fuse_cuda_results *results;
-    uint64_t own_bytes;        /* with what compiled rules hold */
-    char *bounce;              /* pinned: what copies from and to ordinary host memory go through */
-    struct fuse_error failure; /* the first that nobody could be told of; code FUSERUN_OK: none */
+    uint64_t own_bytes;                  /* with what compiled rules hold */
+    struct fuse_compiled_passes *passes; /* of all rules in use (tensor.c) */
+    char *bounce;                        /* pinned: what copies from and to ordinary host memory go through */
+    struct fuse_error failure;           /* the first that nobody could be told of; code FUSERUN_OK: none */
     /* Since the host last waited: the device was asked for something; for something that may use what a batch is copied
      * to. */
     bool is_busy, is_computing;

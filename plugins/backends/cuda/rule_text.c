@@ -1,4 +1,5 @@
-/* An optimizer's rule as the loop that FUSERUN_RULE makes of its text, in CUDA C++. */
+/* An optimizer's rule as the loops that FUSERUN_RULE, or the passes of FUSERUN_TENSOR_RULE_OF_PASSES, make of its
+ * texts, in CUDA C++. */
 #include "rule_text.h"
 
 #include <stdarg.h>
@@ -52,6 +53,16 @@ static const char *name_of(const char *list, uint32_t index, int *length)
     }
 }
 
+static char *finish(const struct fuse_host *host, const struct fuse_rule *rule, struct text *text,
+                    struct fuse_error *error)
+{
+    if (!text->has_failed)
+        return text->bytes;
+    free(text->bytes);
+    (void)host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for rule %s", rule->name);
+    return NULL;
+}
+
 /* As the loop that FUSERUN_RULE makes of the text, over a chunk of a slice. */
 char *fuse_update_text(const struct fuse_host *host, const struct fuse_rule *rule, struct fuse_error *error)
 {
@@ -85,9 +96,66 @@ char *fuse_update_text(const struct fuse_host *host, const struct fuse_rule *rul
         add(&text, "        fuse_state_%u[fuse_i] = %.*s;\n", i, length, name);
     }
     add(&text, "    }\n}\n");
-    if (!text.has_failed)
-        return text.bytes;
-    free(text.bytes);
-    (void)host->fail(error, FUSERUN_ERROR_MEMORY, NULL, "out of memory for rule %s", rule->name);
-    return NULL;
+    return finish(host, rule, &text, error);
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------------------- */
+
+static void add_arrays(struct text *text, const char *names, uint32_t count, const char *from)
+{
+    int length;
+    for (uint32_t i = 0; i < count; i++) {
+        const char *const name = name_of(names, i, &length);
+        add(text, "    float *__restrict__ const %.*s = fuse_call->%s[%u];\n    (void)%.*s;\n", length, name, from, i,
+            length, name);
+    }
+}
+
+/* A function of a pass, up to its text. indexes: of what it is called for. */
+static void begin_function(struct text *text, const struct fuse_rule *rule, const char *head, uint32_t pass,
+                           const char *indexes)
+{
+    int length;
+    add(text,
+        "FUSE_DEVICE %s_%u(const struct fuse_pass_arguments *fuse_call, %s)\n{\n"
+        "    const int64_t matrices = fuse_call->matrices, rows = fuse_call->rows, columns = fuse_call->columns;\n"
+        "    float *__restrict__ const param = fuse_call->param;\n"
+        "    const float *__restrict__ const grad = fuse_call->grad;\n"
+        "    (void)matrices, (void)rows, (void)columns, (void)param, (void)grad;\n",
+        head, pass, indexes);
+    add_arrays(text, rule->states, rule->state_count, "states");
+    add_arrays(text, rule->scratches, rule->scratch_count, "scratches");
+    for (uint32_t i = 0; i < rule->scalar_count; i++) {
+        const char *const name = name_of(rule->scalars, i, &length);
+        add(text, "    const float %.*s = fuse_call->scalars[%u];\n    (void)%.*s;\n", length, name, i, length, name);
+    }
+}
+
+static void add_pass(struct text *text, const struct fuse_rule *rule, uint32_t index)
+{
+    static const char *const kernels[] = {[FUSERUN_OVER_ELEMENTS] = "ELEMENTS",
+                                          [FUSERUN_OVER_ROWS] = "ROWS",
+                                          [FUSERUN_OVER_COLUMNS] = "COLUMNS",
+                                          [FUSERUN_OVER_ALL] = "ALL"};
+    const struct fuse_tensor_pass *const pass = rule->passes[index];
+    const bool is_sum = pass->kind != FUSERUN_OVER_ELEMENTS;
+    begin_function(text, rule, is_sum ? "double fuse_pass_value" : "void fuse_pass_element", index,
+                   "int64_t row, int64_t column");
+    add(text,
+        "    const int64_t matrix = row / rows, i = row * columns + column;\n    (void)matrix, (void)i;\n"
+        "    {\n        %s%s%s\n    }\n}\n",
+        is_sum ? "return (double)" : "", pass->text, is_sum ? ";" : "");
+    if (is_sum) {
+        begin_function(text, rule, "void fuse_pass_result", index, "int64_t at, double sum");
+        add(text, "    (void)at, (void)sum;\n    {\n        %s\n    }\n}\n", pass->result);
+    }
+    add(text, "FUSE_PASS_%s(%u)\n", kernels[pass->kind], index);
+}
+
+char *fuse_passes_text(const struct fuse_host *host, const struct fuse_rule *rule, struct fuse_error *error)
+{
+    struct text text = {0};
+    for (uint32_t i = 0; i < rule->pass_count; i++)
+        add_pass(&text, rule, i);
+    return finish(host, rule, &text, error);
 }

@@ -40,3 +40,7 @@ const char fuse_text_attention[] =
 const char fuse_text_update[] =
 #include "update.cu.text"
     ;
+
+const char fuse_text_passes[] =
+#include "passes.cu.text"
+    ;

@@ -16,4 +16,8 @@ extern const char fuse_text_elementwise[], fuse_text_sums[], fuse_text_loss[], f
 /* What stands before and behind an optimizer's rule (update.c). */
 extern const char fuse_text_update[];
 
+/* The program of a rule over whole parameters, with what rule_text.c made of its passes. */
+extern const char fuse_text_passes[];
+#define FUSE_PASSES_PROGRAM(text) fuse_text_arguments, fuse_text_kernel, fuse_text_passes, text
+
 #endif

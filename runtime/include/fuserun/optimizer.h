@@ -79,13 +79,17 @@ struct fuse_slice {
 
 /* ---- rules that look at more than one element ----------------------------------------------------------------- *
  *
- * Where an update needs a row's mean, the norm of the parameter or the matrix itself, write a function over the whole
- * parameter instead of a text, name it with FUSERUN_TENSOR_RULE, and end with FUSERUN_TENSOR_OPTIMIZER. Such a rule runs
- * in every mode on the CPU; in `fused` mode each gradient is whole for as long as its update takes. Results must not
- * depend on how work is split over threads. plugins/optimizers/adafactor.c keeps rows and columns, muon.c multiplies
- * matrices. */
+ * Where an update needs a row's mean, the norm of the parameter or the matrix itself, write texts over a whole matrix
+ * (passes) and a function that says in which order they and matrix products are done: <fuserun/tensor_rule.h> shows how.
+ * In `fused` mode each gradient is then whole for as long as its update takes. Results must not depend on how work is
+ * split over threads. plugins/optimizers/adafactor.c keeps rows and columns, muon.c multiplies matrices.
+ *
+ * A rule without passes may do its work by `split`, in functions of its own that read and write the parameter: it runs
+ * on the CPU alone. */
 
 #define FUSERUN_MAX_PRODUCTS 8
+#define FUSERUN_MAX_SCRATCHES 8
+#define FUSERUN_MAX_PASSES 16
 
 /* A matrix product that an update will ask for: c (m, n) = a (m, k) b (k, n), all dense and row-major; a factor that is
  * stored transposed, a as (k, m) or b as (n, k), says so. */
@@ -107,6 +111,9 @@ struct fuse_tensor_plan {
     uint64_t scratch_bytes;
     struct fuse_tensor_product products[FUSERUN_MAX_PRODUCTS];
     uint32_t product_count;
+    uint32_t reserved;
+    int64_t scratch_counts[FUSERUN_MAX_SCRATCHES]; /* floats of each of the rule's scratches */
+    int64_t sum_count; /* the most sums that one pass makes: its rows (also of a pass over all), or its columns */
 };
 
 /* Elements [begin, end) of something that is spread over threads. [worker] [no-alloc] */
@@ -132,8 +139,45 @@ struct fuse_tensor_update {
     int (*multiply)(const struct fuse_tensor_update *update, uint32_t product, const float *a, const float *b, float *c,
                     struct fuse_error *error);
 
-    void *workspace; /* the host's, for products */
+    void *workspace; /* the host's, for products and sums */
     void *backend;   /* the back-end's own */
+
+    float *const *scratches; /* in the rule's order, of the planned sizes; they hold nothing from update to update */
+
+    /* The rule's pass of that index over `matrices` matrices of (rows, columns), one behind the other. */
+    int (*run_pass)(const struct fuse_tensor_update *update, uint32_t pass, int64_t matrices, int64_t rows,
+                    int64_t columns, struct fuse_error *error);
+};
+
+/* What a pass goes over: elements, or sums of them over each row, over each matrix's columns, or over all. */
+enum fuse_pass_kind {
+    FUSERUN_OVER_ELEMENTS = 1,
+    FUSERUN_OVER_ROWS = 2,
+    FUSERUN_OVER_COLUMNS = 3,
+    FUSERUN_OVER_ALL = 4
+};
+
+struct fuse_pass_call {
+    uint32_t struct_size;
+    uint32_t reserved;
+    const struct fuse_tensor_update *update;
+    int64_t matrices;
+    int64_t rows, columns; /* of one matrix */
+    double *sums;          /* one for each row of all matrices, or for each column of each matrix */
+};
+
+/* One of a tensor rule's texts, as the macros of <fuserun/tensor_rule.h> make it. */
+struct fuse_tensor_pass {
+    uint32_t struct_size;
+    uint32_t kind;
+    const char *name;
+    const char *text;   /* OVER_ELEMENTS: statements; else an expression, what is summed up */
+    const char *result; /* statements for one finished sum; "" for OVER_ELEMENTS */
+
+    /* Rows [begin, end) of all matrices; OVER_COLUMNS: columns [begin, end) of all matrices side by side. Sums go to
+     * call->sums; OVER_ALL leaves those of its rows there, and whoever calls adds them up in sums[0]. [worker] [no-alloc] */
+    void (*over_elements)(const struct fuse_pass_call *call, int64_t begin, int64_t end);
+    void (*over_sums)(const struct fuse_pass_call *call, int64_t begin, int64_t end); /* NULL for OVER_ELEMENTS */
 };
 
 /* A rule as FUSERUN_RULE or FUSERUN_TENSOR_RULE makes it. */
@@ -158,6 +202,13 @@ struct fuse_rule {
      * update_tensor: [no-alloc], on the main thread. */
     int (*plan_tensor)(const struct fuse_host *host, struct fuse_tensor_plan *plan, struct fuse_error *error);
     int (*update_tensor)(const struct fuse_tensor_update *update, struct fuse_error *error);
+
+    /* With update_tensor only. A rule that has passes touches no tensor but by them and by products: then it runs on any
+     * device. */
+    const struct fuse_tensor_pass *const *passes;
+    uint32_t pass_count;
+    uint32_t scratch_count;
+    const char *scratches; /* "(x, gram)", as states; NULL without any */
 };
 
 /* What prepare() may look at. */
@@ -256,36 +307,37 @@ struct fuse_optimizer {
 #define FUSERUN_INLINE_ static inline
 #endif
 
+/* `static void function_ parameters_`, which calls function_##_loop with arguments_. */
 #if defined(__x86_64__) && defined(__GNUC__)
-#define FUSERUN_DISPATCH_(name_, arguments_)                                                                          \
-    __attribute__((target("avx512f"))) static void name_##_avx512(const struct fuse_slice *fuse_slice_)               \
+#define FUSERUN_DISPATCH_(function_, parameters_, passed_, arguments_)                                                \
+    __attribute__((target("avx512f"))) static void function_##_avx512 parameters_                                     \
     {                                                                                                                 \
-        name_##_loop arguments_;                                                                                      \
+        function_##_loop arguments_;                                                                                  \
     }                                                                                                                 \
-    __attribute__((target("avx2"))) static void name_##_avx2(const struct fuse_slice *fuse_slice_)                    \
+    __attribute__((target("avx2"))) static void function_##_avx2 parameters_                                          \
     {                                                                                                                 \
-        name_##_loop arguments_;                                                                                      \
+        function_##_loop arguments_;                                                                                  \
     }                                                                                                                 \
-    static void name_##_slice(const struct fuse_slice *fuse_slice_)                                                   \
+    static void function_ parameters_                                                                                 \
     {                                                                                                                 \
         if (__builtin_cpu_supports("avx512f"))                                                                        \
-            name_##_avx512(fuse_slice_);                                                                              \
+            function_##_avx512 passed_;                                                                               \
         else if (__builtin_cpu_supports("avx2"))                                                                      \
-            name_##_avx2(fuse_slice_);                                                                                \
+            function_##_avx2 passed_;                                                                                 \
         else                                                                                                          \
-            name_##_loop arguments_;                                                                                  \
+            function_##_loop arguments_;                                                                              \
     }
 #else
-#define FUSERUN_DISPATCH_(name_, arguments_)                                                                          \
-    static void name_##_slice(const struct fuse_slice *fuse_slice_)                                                   \
+#define FUSERUN_DISPATCH_(function_, parameters_, passed_, arguments_)                                                \
+    static void function_ parameters_                                                                                 \
     {                                                                                                                 \
-        name_##_loop arguments_;                                                                                      \
+        function_##_loop arguments_;                                                                                  \
     }
 #endif
 
 #define FUSERUN_RULE_(name_, states_, state_count_, numbers_, number_count_, scalars_, scalar_count_, parameters_,    \
                       arguments_, loads_, stores_, constants_, text_, ...)                                            \
-    FUSERUN_INLINE_ void name_##_loop(const struct fuse_slice *fuse_slice_, float *__restrict__ fuse_param,           \
+    FUSERUN_INLINE_ void name_##_slice_loop(const struct fuse_slice *fuse_slice_, float *__restrict__ fuse_param,     \
                                       const float *__restrict__ fuse_grad parameters_)                                \
     {                                                                                                                 \
         const int64_t fuse_count = fuse_slice_->count;                                                                \
@@ -298,13 +350,14 @@ struct fuse_optimizer {
             stores_                                                                                                   \
         }                                                                                                             \
     }                                                                                                                 \
-    FUSERUN_DISPATCH_(name_, (fuse_slice_, fuse_slice_->param, fuse_slice_->grad arguments_))                         \
+    FUSERUN_DISPATCH_(name_##_slice, (const struct fuse_slice *fuse_slice_), (fuse_slice_),                           \
+                      (fuse_slice_, fuse_slice_->param, fuse_slice_->grad arguments_))                                \
     static void name_##_foreach(const struct fuse_slice *slices, int64_t count)                                       \
     {                                                                                                                 \
         for (int64_t i = 0; i < count; i++)                                                                           \
             name_##_slice(&slices[i]);                                                                                \
     }                                                                                                                 \
-    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor),                             \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, scratches),                                 \
                                            state_count_,                                                              \
                                            scalar_count_,                                                             \
                                            0,                                                                         \
@@ -318,11 +371,19 @@ struct fuse_optimizer {
                                            0,                                                                         \
                                            numbers_,                                                                  \
                                            NULL,                                                                      \
+                                           NULL,                                                                      \
+                                           NULL,                                                                      \
+                                           0,                                                                         \
+                                           0,                                                                         \
                                            NULL};
 
-/* FUSERUN_TENSOR_RULE(name, (state, ...), (scalar, ...), plan_tensor, update_tensor): the same for a whole parameter. */
+/* FUSERUN_TENSOR_RULE(name, (state, ...), (scalar, ...), plan_tensor, update_tensor): of a rule without passes. */
 #define FUSERUN_TENSOR_RULE(name_, states_, scalars_, plan_, update_)                                                 \
-    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, update_tensor),                             \
+    FUSERUN_TENSOR_RULE_(name_, states_, scalars_, plan_, update_, NULL, 0, 0, NULL)
+
+#define FUSERUN_TENSOR_RULE_(name_, states_, scalars_, plan_, update_, passes_, pass_count_, scratch_count_,          \
+                             scratches_)                                                                              \
+    static const struct fuse_rule name_ = {FUSERUN_STRUCT_SIZE(fuse_rule, scratches),                                 \
                                            FUSERUN_COUNT_ states_,                                                    \
                                            FUSERUN_COUNT_ scalars_,                                                   \
                                            0,                                                                         \
@@ -336,7 +397,11 @@ struct fuse_optimizer {
                                            0,                                                                         \
                                            NULL,                                                                      \
                                            plan_,                                                                     \
-                                           update_};
+                                           update_,                                                                   \
+                                           passes_,                                                                   \
+                                           pass_count_,                                                               \
+                                           scratch_count_,                                                            \
+                                           scratches_};
 
 /* FUSERUN_RULE(name, (state, ...), (scalar, ...), text): defines `static const struct fuse_rule name`. */
 #define FUSERUN_RULE(name_, states_, scalars_, ...)                                                                   \

@@ -150,4 +150,18 @@ struct fuse_foreach_arguments {
     int slice_count, reserved;
 };
 
+/* A pass of a rule over whole parameters, as struct fuse_pass_call; nothing is done unless *noticed holds
+ * FUSE_NOTHING. Row and column count all matrices. */
+#define FUSE_PASS_SCRATCHES 8
+struct fuse_pass_arguments {
+    float *param;
+    const float *grad;
+    float *states[FUSE_UPDATE_STATES];
+    float *scratches[FUSE_PASS_SCRATCHES];
+    float scalars[FUSE_UPDATE_SCALARS];
+    long long matrices, rows, columns;
+    double *sums; /* PASS_ALL: of each row */
+    const unsigned *noticed;
+};
+
 #endif
