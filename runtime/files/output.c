@@ -170,6 +170,40 @@ static int sync_folder(const char *folder, const char *path, struct fuse_error *
     return cause == 0 ? FUSERUN_OK : fuse_fail_errno(error, "sync the folder of", path, cause);
 }
 
+/* 0 or an errno. Where a file system of the network can be interrupted (EINTR), what was asked for may have been done.
+ */
+static int rename_file(const char *from, const char *to)
+{
+    bool was_interrupted = false;
+    while (rename(from, to) != 0) {
+        if (errno != EINTR)
+            return was_interrupted && errno == ENOENT ? 0 : errno;
+        was_interrupted = true;
+    }
+    return 0;
+}
+
+/* 0 or an errno, as above. */
+static int link_file(const char *target, const char *path)
+{
+    bool was_interrupted = false;
+    while (symlink(target, path) != 0) {
+        if (errno != EINTR)
+            return was_interrupted && errno == EEXIST ? 0 : errno;
+        was_interrupted = true;
+    }
+    return 0;
+}
+
+int fuse_remove_file(const char *path, struct fuse_error *error)
+{
+    int result;
+    do
+        result = unlink(path);
+    while (result != 0 && errno == EINTR);
+    return result == 0 || errno == ENOENT ? FUSERUN_OK : fuse_fail_errno(error, "remove", path, errno);
+}
+
 int fuse_output_commit(struct fuse_output **output, struct fuse_error *error)
 {
     struct fuse_output *self = *output;
@@ -183,8 +217,9 @@ int fuse_output_commit(struct fuse_output **output, struct fuse_error *error)
     self->descriptor = -1;
     if (closed != 0 && errno != EINTR)
         FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->path, errno));
-    if (rename(self->temporary, self->path) != 0)
-        FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->path, errno));
+    const int renamed = rename_file(self->temporary, self->path);
+    if (renamed != 0)
+        FUSE_TRY_OUT(fuse_fail_errno(error, "write", self->path, renamed));
     free(self->temporary);
     self->temporary = NULL;
     FUSE_TRY_OUT(sync_folder(self->folder, self->path, error));
@@ -229,15 +264,15 @@ int fuse_output_link(const char *path, const char *target, struct fuse_error *er
     char *temporary = folder == NULL ? NULL : temporary_name(folder, name);
     if (temporary == NULL)
         FUSE_TRY_OUT(fuse_fail_memory(error, "a link's name", strlen(path)));
-    if (symlink(target, temporary) != 0) {
-        if (errno != EPERM && errno != EOPNOTSUPP && errno != ENOSYS)
-            status = fuse_fail_errno(error, "write", path, errno);
+    const int linked = link_file(target, temporary);
+    if (linked == EPERM || linked == EOPNOTSUPP || linked == ENOSYS)
         goto out;
-    }
-    if (rename(temporary, path) != 0) {
-        status = fuse_fail_errno(error, "write", path, errno);
+    if (linked != 0)
+        FUSE_TRY_OUT(fuse_fail_errno(error, "write", path, linked));
+    const int renamed = rename_file(temporary, path);
+    if (renamed != 0) {
         (void)unlink(temporary);
-        goto out;
+        FUSE_TRY_OUT(fuse_fail_errno(error, "write", path, renamed));
     }
     FUSE_TRY_OUT(sync_folder(folder, path, error));
 out:
@@ -259,7 +294,11 @@ int fuse_make_folders(const char *path, struct fuse_error *error)
         *end = '\0';
         struct stat found;
         /* Whatever mkdir says (EROFS, EACCES above a folder that is there), a folder that exists is fine. */
-        if (mkdir(prefix, 0755) != 0) {
+        int made;
+        do
+            made = mkdir(prefix, 0755);
+        while (made != 0 && errno == EINTR);
+        if (made != 0) {
             const int cause = errno;
             if (stat(prefix, &found) != 0)
                 FUSE_TRY_OUT(fuse_fail_errno(error, "make the folder", prefix, cause));

@@ -107,12 +107,8 @@ out:
 
 static int remove_file(const char *folder, const char *name, struct fuse_error *error)
 {
-    int status = FUSERUN_OK;
     char *path = fuse_format("%s/%s", folder, name);
-    if (path == NULL)
-        return fuse_fail_memory(error, "a path", strlen(folder));
-    if (unlink(path) != 0 && errno != ENOENT)
-        status = fuse_fail_errno(error, "remove", path, errno);
+    const int status = path == NULL ? fuse_fail_memory(error, "a path", strlen(folder)) : fuse_remove_file(path, error);
     free(path);
     return status;
 }
@@ -157,10 +153,7 @@ static int remove_older(const struct fuse_checkpoints *self, struct fuse_error *
     FUSE_TRY(fuse_checkpoint_steps(self->folder, &steps, &count, error));
     for (size_t i = self->keep; i < count; i++) {
         char *path = fuse_checkpoint_path(self->folder, steps[i]);
-        if (path == NULL)
-            FUSE_TRY_OUT(fuse_fail_memory(error, "a path", strlen(self->folder)));
-        if (unlink(path) != 0 && errno != ENOENT)
-            status = fuse_fail_errno(error, "remove", path, errno);
+        status = path == NULL ? fuse_fail_memory(error, "a path", strlen(self->folder)) : fuse_remove_file(path, error);
         free(path);
         if (status != FUSERUN_OK)
             goto out;

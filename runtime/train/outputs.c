@@ -140,13 +140,6 @@ int fuse_outputs_check(struct fuse_experiment *experiment, const char *config_pa
 
 /* ---- starting -------------------------------------------------------------------------------------------------- */
 
-static int remove_file(const char *path, struct fuse_error *error)
-{
-    if (unlink(path) != 0 && errno != ENOENT)
-        return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot remove '%s': %s", path, strerror(errno));
-    return FUSERUN_OK;
-}
-
 /* What a killed run left of files that it had not finished. */
 static int remove_leftovers(const struct fuse_outputs *outputs, struct fuse_error *error)
 {
@@ -161,7 +154,8 @@ static int remove_leftovers(const struct fuse_outputs *outputs, struct fuse_erro
         if (!is_leftover)
             continue;
         char *path = fuse_outputs_path(outputs, entry->d_name);
-        status = path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
+        status =
+            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_remove_file(path, error);
         free(path);
     }
     (void)closedir(entries);
@@ -188,7 +182,7 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
             continue; /* nothing will run that could be drawn */
         char *path = fuse_outputs_path(outputs, run_files[i]);
         const int status =
-            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : remove_file(path, error);
+            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_remove_file(path, error);
         free(path);
         FUSE_TRY(status);
     }

