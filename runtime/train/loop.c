@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,6 +182,20 @@ static int save(struct fuse_run_state *state, struct fuse_metrics *metrics, stru
     return FUSERUN_OK;
 }
 
+/* Whoever sent SIGUSR1 gets to know what came of it. */
+static void answer_signal(struct fuse_run_state *state)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    if (state->checkpoints != NULL) {
+        fuse_progress_checkpoint(&state->progress, experiment->clock->completed_updates);
+        return;
+    }
+    fuse_progress_clear(&state->progress);
+    fuse_config_warn(experiment->config, experiment->diagnostics, "checkpoint", "every",
+                     "SIGUSR1 asked for a checkpoint, but without this key none are made; nothing was saved");
+    fuse_diagnostics_print(experiment->diagnostics, stderr);
+}
+
 static int stop(struct fuse_run_state *state, struct fuse_error *error)
 {
     const struct fuse_experiment *experiment = state->experiment;
@@ -241,6 +256,8 @@ static int between_updates(struct fuse_run_state *state, int64_t *before_ns, str
         state->saves += state->checkpoints != NULL;
         state->saving_ns += *before_ns - start_ns;
     }
+    if (is_asked)
+        answer_signal(state);
     return FUSERUN_OK;
 }
 

@@ -187,6 +187,15 @@ void fuse_progress_evaluation(struct fuse_progress *progress, int64_t step, doub
     (void)fflush(stdout);
 }
 
+void fuse_progress_checkpoint(struct fuse_progress *progress, int64_t step)
+{
+    if (progress->kind == FUSE_PROGRESS_OFF)
+        return;
+    fuse_progress_clear(progress);
+    printf("save  step %" PRId64 "  a checkpoint, as SIGUSR1 asked\n", step);
+    (void)fflush(stdout);
+}
+
 void fuse_progress_finish(struct fuse_progress *progress, const struct fuse_progress_summary *summary)
 {
     if (progress->kind == FUSE_PROGRESS_OFF)

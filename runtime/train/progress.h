@@ -34,6 +34,8 @@ void fuse_progress_start(struct fuse_progress *progress, const struct fuse_exper
 /* After each update; shows something only now and then. */
 void fuse_progress_update(struct fuse_progress *progress, const struct fuse_progress_state *state, int64_t now_ns);
 void fuse_progress_evaluation(struct fuse_progress *progress, int64_t step, double loss, const double *accuracy);
+/* One that a signal asked for. */
+void fuse_progress_checkpoint(struct fuse_progress *progress, int64_t step);
 /* Takes the live line away. */
 void fuse_progress_clear(struct fuse_progress *progress);
 

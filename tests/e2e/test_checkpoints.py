@@ -1,6 +1,7 @@
 """Saving checkpoints: when, how many stay, what they hold, what a signal does, and files that are not whole."""
 import json
 import os
+import re
 import shutil
 import signal
 import struct
@@ -133,11 +134,11 @@ class Damage(Checkpoints):
 
 
 class Signals(Checkpoints):
-    def start(self, *overrides):
+    def start(self, *overrides, stdout=subprocess.DEVNULL):
         """A run of very many updates; returns when some of them are done."""
         self.classes_config(steps=100000000, rest="[eval]\nevery = 1000000 epoch\n[checkpoint]\nevery = 1000000000\n")
         process = subprocess.Popen([FUSERUN, "t.ini", *overrides], cwd=self.folder, env=self.environment(),
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                                   stdout=stdout, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -167,7 +168,8 @@ class Signals(Checkpoints):
 
     def test_a_user_signal_saves_and_the_run_goes_on(self):
         for background in ("no", "yes"):
-            process = self.start(f"checkpoint.background={background}")
+            with open(self.path("told"), "w", encoding="utf-8") as told:
+                process = self.start(f"checkpoint.background={background}", stdout=told)
             for count in (1, 2):
                 process.send_signal(signal.SIGUSR1)
                 self.wait_for(lambda: os.path.exists(self.path("runs/t/checkpoints/latest")) and
@@ -175,7 +177,18 @@ class Signals(Checkpoints):
                 self.assertIsNone(process.poll())
             process.send_signal(signal.SIGINT)
             self.assertEqual(process.wait(), 130)
+            told = re.findall(r"^save  step (\d+)  a checkpoint, as SIGUSR1 asked$", self.read("told").decode(), re.M)
+            self.assertEqual([f"step-{int(step):08d}.safetensors" for step in told], self.names()[1:3])
             shutil.rmtree(self.path("runs"))
+
+    def test_a_user_signal_without_checkpoints_is_answered(self):
+        process = self.start("checkpoint.every=", "run.progress=off")
+        process.send_signal(signal.SIGUSR1)
+        self.assertRegex(process.stderr.readline(), r"^command line: warning: checkpoint\.every: SIGUSR1 .* nothing was saved\n")
+        self.assertIsNone(process.poll())
+        self.assertFalse(os.path.exists(self.path("runs/t/checkpoints")))
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(), 130)
 
 
 if __name__ == "__main__":
