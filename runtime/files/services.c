@@ -2,13 +2,14 @@
 
 #include "files/safetensors.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *path, int cause)
 {
-    return fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot %s '%s': %s", doing, fuse_shown_path(path),
-                     strerror(cause));
+    return fuse_fail(error, cause == ENOMEM ? FUSERUN_ERROR_MEMORY : FUSERUN_ERROR_IO, NULL, "cannot %s '%s': %s",
+                     doing, fuse_shown_path(path), strerror(cause));
 }
 
 const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_BYTES])

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,7 +37,9 @@ static struct {
 } plan;
 
 static unsigned long counted;
-static bool is_ready, is_busy, is_copy, has_written;
+static bool is_ready, is_copy, has_written;
+static _Thread_local bool is_busy;                       /* looking at an allocation: its own do not count */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* checkpoints are written by a thread of their own */
 
 /* ---- who calls --------------------------------------------------------------------------------------------------- */
 
@@ -162,6 +165,7 @@ static bool fails(const char *function, size_t bytes, const void *caller)
         return false;
     is_busy = true;
     bool is_failing = false;
+    (void)pthread_mutex_lock(&lock);
     if (counts_from(caller)) {
         counted++;
         if (plan.stride > 0 && !is_copy && !has_written && counted >= plan.from &&
@@ -169,6 +173,7 @@ static bool fails(const char *function, size_t bytes, const void *caller)
             plan.at = counted;
         is_failing = plan.at > 0 && (counted == plan.at || (plan.is_always && counted > plan.at));
     }
+    (void)pthread_mutex_unlock(&lock);
     is_busy = false;
     if (is_failing)
         errno = ENOMEM;

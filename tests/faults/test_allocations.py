@@ -152,6 +152,16 @@ class Start(Sweep):
 
 
 class Run(Sweep):
+    def sweep_rest(self, written, judge):
+        """Every n from where the run began to write; each costs a whole run: judge(done, what)."""
+        _, counted, _ = self.log()
+        self.assertGreater(counted, written)
+        stride = 1 if IS_DEEP else max(1, (counted - written) // TIMES)
+        for number in range(written + 1, counted + 1, stride):
+            shutil.rmtree(self.path("out"))
+            judge(self.start("t.ini", at=number, always=number // stride % 2), number)
+        self.say("t.ini: %d allocations failed while it ran and saved" % len(range(written + 1, counted + 1, stride)))
+
     def judge(self, done, what, reference):
         if done.returncode == 0:
             self.assertEqual(read_safetensors(self.path("out/model.safetensors")), reference, what)
@@ -165,13 +175,50 @@ class Run(Sweep):
     def test_run(self):
         written = self.sweep_copies("t.ini")
         reference = read_safetensors(self.path("out/model.safetensors"))
-        _, counted, _ = self.log()
-        self.assertGreater(counted, written)
-        stride = 1 if IS_DEEP else max(1, (counted - written) // TIMES)
-        for number in range(written + 1, counted + 1, stride):
-            shutil.rmtree(self.path("out"))
-            self.judge(self.start("t.ini", at=number, always=number // stride % 2), number, reference)
-        self.say("t.ini: %d allocations failed while it ran and saved" % len(range(written + 1, counted + 1, stride)))
+        self.sweep_rest(written, lambda done, what: self.judge(done, what, reference))
+
+
+class Checkpoints(Run):
+    """The same run with a checkpoint of every update. Those made before the failure are whole, the link leads to one of them,
+    and the run that goes on from there comes to the bytes of the run that had all the memory it asked for."""
+
+    CONFIG = Sweep.CONFIG + "[checkpoint]\nevery = 1\n"
+
+    def test_run(self):
+        for background in ("no", "yes"):
+            with self.subTest(background=background):
+                shutil.rmtree(self.path("out"), ignore_errors=True)
+                self.write("t.ini", self.CONFIG + "keep = 9\nbackground = %s\n" % background)
+                self.checkpoints = {}
+                self.start("t.ini")
+                for name in self.saved():
+                    self.checkpoints[name] = read_safetensors(self.path("out/checkpoints", name))
+                self.assertEqual(len(self.checkpoints), 4)
+                shutil.rmtree(self.path("out"))
+                self.write("t.ini", self.CONFIG + "keep = 2\nbackground = %s\n" % background)
+                super().test_run()
+
+    def test_going_on(self):
+        """Reading a checkpoint, before the run writes."""
+        self.write("t.ini", self.CONFIG)
+        self.start("t.ini")
+        shutil.move(self.path("out"), self.path("done"))
+        self.sweep_copies("t.ini", "run.resume=done/checkpoints/latest", "run.steps=5")
+
+    def saved(self):
+        folder = self.path("out/checkpoints")
+        return [name for name in os.listdir(folder) if name != "latest"] if os.path.isdir(folder) else []
+
+    def judge(self, done, what, reference):
+        super().judge(done, what, reference)
+        for name in self.saved():
+            self.assertEqual(read_safetensors(self.path("out/checkpoints", name)), self.checkpoints[name], (what, name))
+        link = self.path("out/checkpoints/latest")
+        self.assertEqual(os.path.exists(link), os.path.lexists(link), what)
+        if done.returncode != 0 and self.saved():
+            self.fuserun("t.ini", environment=dict(self.environment(), RATE="1e-3"))
+            self.assertEqual(read_safetensors(self.path("out/model.safetensors")), reference, what)
+            self.assertEqual(read_safetensors(link), self.checkpoints["step-00000004.safetensors"], what)
 
 
 if __name__ == "__main__":
