@@ -512,6 +512,23 @@ static void check_length(struct fuse_config *config, struct fuse_section *run, s
         fuse_section_fail(config, diagnostics, run, "steps", "the key is missing; set steps or epochs");
 }
 
+/* The default of run.output is runs/NAME, and a name leads nowhere else. */
+static void check_name(const struct fuse_config *config, const struct fuse_section *run,
+                       struct fuse_diagnostics *diagnostics)
+{
+    const struct fuse_entry *output = fuse_section_entry(run, "output");
+    const bool has_output = output != NULL && output->text[0] != '\0';
+    const char *name = has_output ? NULL : fuse_option_text(run->options, "name");
+    for (const char *part = name; part != NULL; part = strchr(part, '/')) {
+        part += *part == '/';
+        if (strncmp(part, "..", 2) != 0 || (part[2] != '/' && part[2] != '\0'))
+            continue;
+        fuse_config_report(config, diagnostics, run->name, "name",
+                           "'%s' would lead out of runs/; without '..', or with a run.output of its own", name);
+        return;
+    }
+}
+
 /* Sections that every experiment has. */
 static void check_missing(struct fuse_config *config, struct fuse_diagnostics *diagnostics)
 {
@@ -593,6 +610,7 @@ int fuse_config_resolve(struct fuse_config *config, const struct fuse_resolver *
             fuse_section_make_values(config, section, diagnostics);
     fuse_schedules_resolve(config, diagnostics);
     check_length(config, run, diagnostics);
+    check_name(config, run, diagnostics);
     check_loss(config, fuse_config_section(config, "loss"), diagnostics);
     config->is_out_of_memory |= !list_sections(config, diagnostics);
 out:

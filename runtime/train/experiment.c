@@ -281,7 +281,8 @@ static int build_model(struct fuse_experiment *experiment, struct fuse_error *er
     struct fuse_error cause = FUSE_ERROR_INIT;
     struct fuse_graph *graph = NULL;
     if (fuse_experiment_build_graph(experiment, fuse_source_full_batch(&experiment->train), &graph, &cause) !=
-        FUSERUN_OK) {
+            FUSERUN_OK ||
+        fuse_weights_check_names(graph, &cause) != FUSERUN_OK) {
         fuse_graph_free(&graph);
         return fuse_experiment_blame(experiment, "model", "plugin", &cause, error);
     }

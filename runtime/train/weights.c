@@ -1,6 +1,7 @@
 #include "train/weights.h"
 
 #include "files/checkpoint_file.h"
+#include "files/files.h"
 #include "train/listing.h"
 
 #include <inttypes.h>
@@ -8,6 +9,32 @@
 #include <string.h>
 
 #define CHUNK_ELEMENTS 65536
+
+/* ---- names --------------------------------------------------------------------------------------------------- */
+
+static bool is_name_sound(const char *name)
+{
+    for (const unsigned char *at = (const unsigned char *)name; *at != '\0'; at++) {
+        if (*at < 0x20 || *at == 0x7f)
+            return false;
+    }
+    return fuse_is_utf8(name, strlen(name)) && !fuse_checkpoint_is_state(name) &&
+           strcmp(name, FUSE_SAFETENSORS_METADATA) != 0;
+}
+
+int fuse_weights_check_names(const struct fuse_graph *graph, struct fuse_error *error)
+{
+    for (uint32_t p = 0; p < graph->parameter_count; p++) {
+        const char *name = graph->parameters[p].name;
+        char shown[FUSE_SHOWN_BYTES];
+        if (!is_name_sound(name))
+            return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL,
+                             "the model has a parameter '%s': names are UTF-8 without control characters, and do not "
+                             "begin with " FUSE_CHECKPOINT_OPTIMIZER " or " FUSE_CHECKPOINT_SCHEDULER,
+                             fuse_shown(name, strlen(name), shown));
+    }
+    return FUSERUN_OK;
+}
 
 /* ---- comparing ----------------------------------------------------------------------------------------------- */
 

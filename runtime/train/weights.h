@@ -6,6 +6,10 @@
 #include "files/weights_file.h"
 #include "optim/dict.h"
 
+/* Refuses a model whose parameters' names cannot stand in files: not UTF-8, with control characters (a checkpoint lists
+ * names on lines), or those that states have there. */
+int fuse_weights_check_names(const struct fuse_graph *graph, struct fuse_error *error);
+
 /* Compares names, shapes and element types. `wrong` gets a description if something must not be loaded at all (empty if
  * all is well); with is_strict everything that is missing, unexpected or of another shape counts as wrong, without it
  * such tensors are left out and described in `skipped`. */
