@@ -363,9 +363,13 @@ static int read_metrics(struct fuse_report *report, FILE *file, struct fuse_erro
     metrics->step_s = calloc(capacity, sizeof *metrics->step_s);
     if (metrics->steps == NULL || metrics->losses == NULL || metrics->step_s == NULL)
         return fuse_fail_memory(error, "the metrics", capacity * sizeof *metrics->steps);
-    for (size_t number = 0; number < lines && getline(&line, &line_capacity, file) >= 0; number++) {
+    ssize_t length;
+    for (size_t number = 0; number < lines && (length = getline(&line, &line_capacity, file)) >= 0; number++) {
         if (number % every != 0 && number + 1 != lines && strstr(line, "\"eval_loss\"") == NULL)
             continue;
+        if (memchr(line, '\0', (size_t)length) != NULL) /* jansson would not see what stands behind it */
+            FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL, "%s/metrics.jsonl:%zu: a NUL byte",
+                                   report->folder, number + 1));
         struct reading reading = {.line = line};
         if (!fuse_json_try(read_text, &reading)) {
             status = fuse_fail_memory(error, "metrics.jsonl", 0);

@@ -30,6 +30,21 @@ static bool read_number(const char *root, const char *folder, const char *name, 
     return is_read && *number < UNLIMITED;
 }
 
+static uint64_t less(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+static uint64_t add(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b;
+}
+
 /* The sum of the numbers behind `keys`, lines of `KEY NUMBER` or `KEY: NUMBER kB` in bytes. False: none of them there.
  */
 static bool read_keys(const char *root, const char *folder, const char *name, const char *const *keys, uint64_t *sum)
@@ -50,22 +65,12 @@ static bool read_keys(const char *root, const char *folder, const char *name, co
         for (const char *const *wanted = keys; *wanted != NULL; wanted++) {
             if (strcmp(key, *wanted) != 0)
                 continue;
-            *sum += fields == 3 && strcmp(unit, "kB") == 0 ? number * 1024 : number;
+            *sum = add(*sum, fields == 3 && strcmp(unit, "kB") == 0 ? times(number, 1024) : number);
             is_found = true;
         }
     }
     (void)fclose(file);
     return is_found;
-}
-
-static uint64_t less(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
-static uint64_t add(uint64_t a, uint64_t b)
-{
-    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
 static void bound(struct fuse_room *room, enum fuse_room_bound by, uint64_t bytes, uint64_t limit_bytes)

@@ -503,6 +503,11 @@ class Pages(MemoryCase):
         self.write("runs/w/memory.json", json.dumps(original)[:-40])
         self.assertIn("memory.json:", self.fuserun("report", "runs/w", status=2).stderr)
         self.write("runs/w/memory.json", json.dumps(original))
+        whole = self.read("runs/w/metrics.jsonl").decode()
+        for damaged in (whole.replace('{"step":2,', '{"step":2\0,'), whole.replace("\n", "\n\0", 1)):
+            self.write("runs/w/metrics.jsonl", damaged)
+            self.assertIn("metrics.jsonl:2:", self.fuserun("report", "runs/w", status=2).stderr)
+        self.write("runs/w/metrics.jsonl", whole)
         with open(self.path("runs/w/metrics.jsonl"), "a", encoding="utf-8") as file:
             file.write("{\"step\":\n")
         self.assertIn("metrics.jsonl:4:", self.fuserun("report", "runs/w", status=2).stderr)

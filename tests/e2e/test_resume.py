@@ -502,6 +502,21 @@ class Where(Resuming):
             self.fuserun("t.ini", f"run.resume={self.checkpoint(6)}")
             self.assertEqual(self.lines(), lines)
 
+    def test_a_nul_byte_ends_what_is_kept(self):
+        """Of a disk that lost a block: the lines before it stay."""
+        self.make_classes()
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 2\n")
+        self.fuserun("t.ini")
+        lines, content = self.lines(), self.read("runs/t/metrics.jsonl")
+        for damaged, kept in ((content.replace(b'"step":3,', b'"step":3\0,'), 2), (b"\0" * 4096 + content, 0),
+                              (content.replace(b'{"step":5,', b'\0"step":5,'), 4),
+                              (content[:content.index(b'{"step":6')] + b"\0" * 100, 5)):
+            os.remove(self.path("runs/t/model.safetensors"))
+            with open(self.path("runs/t/metrics.jsonl"), "wb") as file:
+                file.write(damaged)
+            self.fuserun("t.ini", f"run.resume={self.checkpoint(6)}")
+            self.assertEqual(self.lines(), lines[:kept] + lines[6:])
+
     def test_check_shows_where_it_goes_on(self):
         self.make_classes()
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 2\nbackground = yes\n")

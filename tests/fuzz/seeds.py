@@ -491,6 +491,7 @@ def report_seeds():
                                     b'{"step":9223372036854775807,"loss":-1e308,"step_s":1e300}\n')
     yield "no_metrics", case(metrics=b"")
     yield "half_a_line", case(metrics=b'{"step":1,"loss":1,"step_s":1}\n{"step":2')
+    yield "nul_in_metrics", case(metrics=METRICS.replace(b'"loss":null', b'"loss":1}\0"'))
     yield "deep", b"[" * 3000 + SEPARATOR + METRICS
     yield "not_an_object", b"[]" + SEPARATOR + b"[]\n"
     yield "same_time", case(timeline__runs__0__end_us=[0, 0, 0])
@@ -498,10 +499,37 @@ def report_seeds():
                            timeline__passes__0__bytes=[[0, 0, 0]] * 6)
 
 
+def room_seeds():
+    meminfo = b"MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\nSwapTotal: 1048576 kB\nSwapFree: 524288 kB\n" \
+              b"CommitLimit: 3145728 kB\nCommitted_AS: 2097152 kB\nHugePages_Total: 0\n"
+    mounts = b"24 1 8:1 / / rw - ext4 /dev/sda1 rw\n30 24 0:26 / /two rw,nosuid shared:4 - cgroup2 cgroup2 rw\n" \
+             b"31 24 0:27 / /one rw - cgroup cgroup rw,cpu,memory\n"
+    numbers = [b"268435456\n", b"104857600\n", b"active_file 20971520\ninactive_file 31457280\n", b"0\n", b"0\n",
+               b"max\n", b"1048576\n", b"9223372036854771712\n", b"52428800\n",
+               b"total_inactive_file 10485760\ntotal_active_file 10485760\n", b"104857600\n", b"60000000\n", b"1\n",
+               b"104857600\n", b"52428800\n"]
+
+    def case(meminfo=meminfo, mounts=mounts, group=b"4:cpu,memory:/inner\n0::/inner\n", numbers=tuple(numbers)):
+        return SEPARATOR.join([meminfo, mounts, group, b"2\n", b"VmSize:\t 5000 kB\nVmData:\t 300 kB\n", *numbers])
+
+    yield "good", case()
+    yield "nothing", b""
+    yield "machine_alone", meminfo
+    yield "outside", case(group=b"4:memory:/../../docker/0\n0::/../inner\n")
+    yield "mounted_below", case(mounts=mounts.replace(b" / /two", b" /inner /two").replace(b" / /one", b" /inner/x /one"))
+    yield "wraps", case(meminfo=meminfo.replace(b"4194304", b"18446744073709551615").replace(b"524288", b"18014398509481985"))
+    yield "negative", case(meminfo=meminfo.replace(b"4194304", b"-1"), numbers=[b"-5\n"] * 15)
+    yield "no_numbers", case(meminfo=meminfo.replace(b"8", b"x"), numbers=[b"\0"] * 15)
+    yield "long_words", case(meminfo=b"M" * 600 + b": 1 kB\n" + meminfo, mounts=mounts.replace(b"/two", b"/two" * 1300),
+                             group=b"0::/" + b"i" * 5000 + b"\n")
+    yield "many_slashes", case(mounts=mounts.replace(b"/two", b"//////"), group=b"0::////\n4:memory:" + b"/" * 300 + b"\n")
+    yield "cut_lines", case(mounts=b"30 24 - cgroup2\n - cgroup\n" + mounts[:-9], group=b"4:memory\n:\n::\n0::\n")
+
+
 TARGETS = {
     "config": config_seeds, "options": options_seeds, "text": text_seeds, "formula": formula_seeds,
     "safetensors": safetensors_seeds, "pickle": pickles, "pth": pth_seeds, "idx": idx_seeds, "tensors": tensors_seeds,
-    "checkpoint": checkpoint_seeds, "report": report_seeds,
+    "checkpoint": checkpoint_seeds, "report": report_seeds, "room": room_seeds,
 }
 
 
