@@ -80,8 +80,8 @@ typedef int32_t index_4 __attribute__((vector_size(16)));
 
 /* fuse_narrow_one() for the bits of many floats at once, the result in their upper halves. */
 #define ROUND_BITS(type, bits)                                                                                         \
-    ((((type)((bits & 0x7fffffffu) > 0x7f800000u) & (bits | 0x400000u)) |                                              \
-      (~(type)((bits & 0x7fffffffu) > 0x7f800000u) & (bits + 0x7fffu + ((bits >> 16) & 1u)))) &                        \
+    ((((type)(((bits)&0x7fffffffu) > 0x7f800000u) & ((bits) | 0x400000u)) |                                            \
+      (~(type)(((bits)&0x7fffffffu) > 0x7f800000u) & ((bits) + 0x7fffu + (((bits) >> 16) & 1u)))) &                    \
      0xffff0000u)
 
 typedef uint32_t bits_4 __attribute__((vector_size(16), aligned(4), may_alias));

@@ -170,7 +170,7 @@ static int differentiate(struct fuse_cuda *cuda, const struct attention *self, c
     softmax.y = call->inputs[2];
     softmax.lse = call->inputs[3];
 #define MULTIPLY(product, a, b, c)                                                                                     \
-    FUSE_TRY(fuse_products_run(cuda, &product, array_of(call, piece, a), array_of(call, piece, b),                     \
+    FUSE_TRY(fuse_products_run(cuda, &(product), array_of(call, piece, a), array_of(call, piece, b),                   \
                                results_of(call, piece, c), piece->count, error))
     MULTIPLY(scores, Q, K, SCORES);
     MULTIPLY(dp, DY, V, DP);
