@@ -26,6 +26,11 @@ class DeviceCase(Case):
            "activation = gelu\n[data]\nplugin = random_images\nimage_size = 4\nchannels = 3\nclasses = 10\nlength = 20\n"
            "batch_size = 8\n[loss]\nkind = cross_entropy\n[optimizer]\nplugin = %s\n%s\n")
 
+    # A vision transformer whose weights matter to its plan.
+    PLANNED_VIT = ["model.preset=", "model.image_size=32", "model.patch_size=8", "model.num_layers=3",
+                   "model.num_heads=2", "model.hidden_dim=128", "model.mlp_dim=512", "model.num_classes=10",
+                   "data.image_size=32", "data.classes=10"]
+
     def setUp(self):
         super().setUp()
         done, _ = self.run_on_device("check", self.net(), "run.device=cuda")
@@ -64,6 +69,12 @@ class DeviceCase(Case):
         self.assertEqual((report["complaints"], report["leaks"]), (0, {}), done.stderr[-3000:])
         self.assertGreater(report["launches"], 0)
         return report
+
+    def plan(self, config, device, *overrides):
+        arguments = ["check", "--json", config, "run.device=" + device, "run.threads=1", *overrides]
+        done, _ = self.run_on_device(*arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
 
     def model(self, output="runs/t"):
         return self.read(output, "model.safetensors")

@@ -443,6 +443,50 @@ static void test_operands_are_rounded(void **state)
     }
 }
 
+/* A device rounds at most 4 Mi numbers at a time, but 64 rows or columns: these are more, one way or the other. Sizes
+ * decide which operands are in bfloat16. */
+static void test_tiles(void **state)
+{
+    (void)state;
+    static const struct shape large[] = {
+        {2, 66, 70000}, {3, 65, 70000}, {4, 70000, 67}, {66, 70000, 1}, {68, 2, 70001}};
+    static const struct shape long_sums[] = {{70000, 67, 2}, {70000, 2, 67}};
+    if (!fuse_is_bfloat16_test() || !fuse_rig_is_device(&rigs[0])) {
+        print_message("about bfloat16 on a device, which this run is not of\n");
+        skip();
+    }
+    for (size_t i = 0; i < sizeof(large) / sizeof(large[0]); i++) {
+        struct numbers n;
+        make_numbers(&n, &large[i]);
+        double *const y = new_doubles(n.y_count), *const bound = new_doubles(n.y_count);
+        double *const dx = new_doubles(n.x_count), *const dx_bound = new_doubles(n.x_count);
+        const struct fuse_op op = linear_op(&large[i], true), back = dx_op(&large[i], 0);
+        fuse_reference_linear(n.s.batch, n.s.n, n.s.k, n.x64, n.w64, n.b64, y, bound);
+        fuse_bound_from_magnitude(n.y_count, bound, n.s.k);
+        check("linear", &op, (const void *const[]){n.x, n.w, n.b}, n.y_count, y, bound, NOT_FILLED, false);
+        fuse_reference_linear_dx(n.s.batch, n.s.n, n.s.k, n.dy64, n.w64, dx, dx_bound);
+        fuse_bound_from_magnitude(n.x_count, dx_bound, n.s.n);
+        check("linear_dx", &back, (const void *const[]){n.dy, n.w}, n.x_count, dx, dx_bound, NOT_FILLED, false);
+        free(y);
+        free(bound);
+        free(dx);
+        free(dx_bound);
+        free_numbers(&n);
+    }
+    for (size_t i = 0; i < sizeof(long_sums) / sizeof(long_sums[0]); i++) {
+        struct numbers n;
+        make_numbers(&n, &long_sums[i]);
+        double *const dw = new_doubles(n.w_count), *const bound = new_doubles(n.w_count);
+        const struct fuse_op op = dw_op(&long_sums[i], 0);
+        fuse_reference_linear_dw(n.s.batch, n.s.n, n.s.k, n.dy64, n.x64, dw, bound);
+        fuse_bound_from_magnitude(n.w_count, bound, n.s.batch);
+        check("linear_dw", &op, (const void *const[]){n.dy, n.x}, n.w_count, dw, bound, NOT_FILLED, false);
+        free(dw);
+        free(bound);
+        free_numbers(&n);
+    }
+}
+
 /* Infinities and NaN get through; what is larger than bfloat16's largest number becomes infinite. */
 static void test_special_operands(void **state)
 {
@@ -528,6 +572,7 @@ int main(void)
         cmocka_unit_test(test_bias_gradient),
         cmocka_unit_test(test_leading_dimensions),
         cmocka_unit_test(test_operands_are_rounded),
+        cmocka_unit_test(test_tiles),
         cmocka_unit_test(test_special_operands),
         cmocka_unit_test(test_refusals),
     };

@@ -9,9 +9,6 @@ static int open_backend(const struct fuse_host *host, const struct fuse_backend_
 {
     struct fuse_cuda *cuda = NULL;
     *instance = NULL;
-    if (options->precision == FUSERUN_BFLOAT16)
-        return host->fail(error, FUSERUN_ERROR_UNSUPPORTED, "precision",
-                          "backend cuda cannot compute in bf16 in this build, allowed: fp32");
     const int status = fuse_cuda_open(host, options, &cuda, error);
     *instance = cuda;
     return status;

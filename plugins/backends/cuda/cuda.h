@@ -7,7 +7,7 @@
  *   device    opening a device, launching kernels, failures
  *   compiler  NVRTC, and cache: what it made, kept on disk
  *   memory    device memory, copies to and from the host
- *   product   cuBLAS
+ *   product   cuBLAS, and rounding: what bfloat16 needs around it
  *   backend   the table, and the way to each op's file
  *
  * Everything runs in order on one stream, on which the host never waits but where it reads results (download,
@@ -38,6 +38,7 @@
     KERNEL(tanh_dx)                                                                                                    \
     KERNEL(add)                                                                                                        \
     KERNEL(add_period)                                                                                                 \
+    KERNEL(place_rows)                                                                                                 \
     KERNEL(scale_values)                                                                                               \
     KERNEL(clamp_values)                                                                                               \
     KERNEL(dropout)                                                                                                    \
@@ -132,6 +133,9 @@ int fuse_cuda_forget(struct fuse_cuda *cuda, unsigned *noticed, struct fuse_erro
 
 /* Blocks for a kernel that goes over count elements with a stride. */
 int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count);
+
+/* FUSE_BFLOAT16_... bits of an op's operands: inputs 0 and 1, and output 0. */
+int fuse_cuda_bfloat16_bits(const struct fuse_op *op);
 
 static inline fuse_device_address fuse_address(const void *device)
 {

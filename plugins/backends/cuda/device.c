@@ -8,6 +8,7 @@
 /* cuBLAS: what NVIDIA recommends for Hopper and newer, and for older devices. */
 #define WORKSPACE_BYTES (32u << 20)
 #define OLD_WORKSPACE_BYTES (8u << 20)
+#define LEAST_BFLOAT16 80      /* tensor cores multiply bfloat16 from this capability on */
 #define MOST_BLOCKS 2147483647 /* of a grid */
 
 /* ---- failures -------------------------------------------------------------------------------------------------- */
@@ -83,6 +84,14 @@ int fuse_cuda_launch(struct fuse_cuda *cuda, void *function, const char *name, i
     return fuse_cuda_check(cuda, result, what, error);
 }
 
+int fuse_cuda_bfloat16_bits(const struct fuse_op *op)
+{
+    int bits = fuse_operand_is_bfloat16(&op->outputs[0]) ? FUSE_BFLOAT16_OUT : 0;
+    for (uint32_t i = 0; i < op->input_count && i < 2; i++)
+        bits |= fuse_operand_is_bfloat16(&op->inputs[i]) ? 1 << i : 0;
+    return bits;
+}
+
 int64_t fuse_cuda_blocks(const struct fuse_cuda *cuda, int64_t count)
 {
     const int64_t wanted = (count + FUSE_BLOCK - 1) / FUSE_BLOCK, full = (int64_t)cuda->multiprocessor_count * 32;
@@ -139,6 +148,10 @@ static int open_context(struct fuse_cuda *cuda, struct fuse_error *error)
         cuda, driver->cuDeviceGetAttribute(&cuda->multiprocessor_count, FUSE_CU_MULTIPROCESSOR_COUNT, device),
         "asking what it can do", error));
     cuda->capability = 10 * major + minor;
+    if (cuda->is_bfloat16 && cuda->capability < LEAST_BFLOAT16)
+        return cuda->host->fail(error, FUSERUN_ERROR_UNSUPPORTED, "precision",
+                                "CUDA device %d has compute capability %d.%d, bf16 begins with %d.%d; allowed: fp32",
+                                cuda->ordinal, major, minor, LEAST_BFLOAT16 / 10, LEAST_BFLOAT16 % 10);
     FUSE_TRY(fuse_cuda_check(cuda, driver->cuDevicePrimaryCtxRetain(&cuda->context, device), "opening it", error));
     cuda->device = device;
     return fuse_cuda_check(cuda, driver->cuCtxSetCurrent(cuda->context), "opening it", error);
@@ -190,9 +203,10 @@ static void describe(struct fuse_cuda *cuda)
     (void)cuda->driver->cuDriverGetVersion(&driver);
     (void)cuda->driver->cublasGetVersion_v2(cuda->cublas, &cublas);
     name[sizeof(name) - 1] = '\0';
-    snprintf(cuda->description, sizeof(cuda->description), "%s, sm_%d, driver for CUDA %d.%d, cuBLAS %d, NVRTC %d.%d%s",
-             name, cuda->capability, driver / 1000, driver % 1000 / 10, cublas, cuda->nvrtc_major, cuda->nvrtc_minor,
-             cuda->compute_type == FUSE_CUBLAS_COMPUTE_TF32 ? ", TF32" : "");
+    snprintf(cuda->description, sizeof(cuda->description),
+             "%s, sm_%d, driver for CUDA %d.%d, cuBLAS %d, NVRTC %d.%d%s%s", name, cuda->capability, driver / 1000,
+             driver % 1000 / 10, cublas, cuda->nvrtc_major, cuda->nvrtc_minor,
+             cuda->compute_type == FUSE_CUBLAS_COMPUTE_TF32 ? ", TF32" : "", cuda->is_bfloat16 ? ", bf16" : "");
 }
 
 static int open_all(struct fuse_cuda *cuda, struct fuse_error *error)
@@ -220,6 +234,7 @@ int fuse_cuda_open(const struct fuse_host *host, const struct fuse_backend_optio
                           sizeof(*made));
     made->host = host;
     made->ordinal = (int)options->device_index;
+    made->is_bfloat16 = options->precision == FUSERUN_BFLOAT16;
     made->failure = (struct fuse_error){.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
     made->compute_type =
         options->struct_size >= FUSERUN_STRUCT_SIZE(fuse_backend_options, allows_tf32) && options->allows_tf32

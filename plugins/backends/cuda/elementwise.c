@@ -66,6 +66,7 @@ static int compile_plain(struct fuse_cuda *cuda, const struct fuse_op *op, struc
     self->kernel.run = op->input_count == 1 ? run_unary : run_elementwise;
     find_function(cuda, op->kind, self);
     self->arguments.count = fuse_operand_count(&op->inputs[0]);
+    self->arguments.bfloat16 = fuse_cuda_bfloat16_bits(op);
     self->arguments.adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;
@@ -101,6 +102,7 @@ static int compile_dropout(struct fuse_cuda *cuda, const struct fuse_op *op, str
     self->stream = (uint64_t)op->integers[0];
     self->arguments.count = fuse_operand_count(&op->inputs[0]);
     self->arguments.probability = op->numbers[0];
+    self->arguments.bfloat16 = fuse_cuda_bfloat16_bits(op);
     self->arguments.adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;

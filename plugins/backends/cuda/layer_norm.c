@@ -7,6 +7,7 @@ struct layer_norm {
     struct fuse_kernel kernel;
     int64_t rows, columns;
     double eps;
+    int bfloat16;
     bool adds;
 };
 
@@ -22,7 +23,8 @@ static int run_forward(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const
                                                         .rstd = call->outputs[2],
                                                         .rows = self->rows,
                                                         .columns = self->columns,
-                                                        .eps = self->eps};
+                                                        .eps = self->eps,
+                                                        .bfloat16 = self->bfloat16};
     return FUSE_LAUNCH(cuda, layer_norm, self->rows, &arguments, error);
 }
 
@@ -38,6 +40,7 @@ static int run_input_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kernel
                                                         .out = call->outputs[0],
                                                         .rows = self->rows,
                                                         .columns = self->columns,
+                                                        .bfloat16 = self->bfloat16,
                                                         .adds = self->adds};
     return FUSE_LAUNCH(cuda, layer_norm_dx, self->rows, &arguments, error);
 }
@@ -54,6 +57,7 @@ static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kerne
                                                      .row_count = self->rows,
                                                      .row_stride = self->columns,
                                                      .columns = self->columns,
+                                                     .bfloat16 = self->bfloat16,
                                                      .adds = self->adds};
     return FUSE_LAUNCH(cuda, layer_norm_dw, fuse_cuda_column_blocks(self->columns), &arguments, error);
 }
@@ -71,6 +75,7 @@ int fuse_compile_layer_norm(struct fuse_cuda *cuda, const struct fuse_op *op, st
     self->rows = fuse_operand_rows(&op->inputs[0]);
     self->columns = fuse_operand_columns(&op->inputs[0]);
     self->eps = op->numbers[0];
+    self->bfloat16 = fuse_cuda_bfloat16_bits(op);
     self->adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;

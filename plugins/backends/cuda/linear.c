@@ -15,7 +15,6 @@
 struct linear {
     struct fuse_kernel kernel;
     struct fuse_product product;
-    struct fuse_elementwise_arguments bias; /* b == NULL: there is none */
     bool has_bias;
 };
 
@@ -23,17 +22,12 @@ static int run_linear(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
                       struct fuse_error *error)
 {
     const struct linear *const self = (const struct linear *)kernel;
-    FUSE_TRY(fuse_product_run(cuda, &self->product, call->inputs[0], call->inputs[1], call->outputs[0], error));
-    if (!self->has_bias || call->inputs[2] == NULL)
-        return FUSERUN_OK;
-    struct fuse_elementwise_arguments bias = self->bias;
-    bias.a = bias.out = call->outputs[0];
-    bias.b = call->inputs[2];
-    return FUSE_LAUNCH(cuda, add_period, fuse_cuda_blocks(cuda, bias.count), &bias, error);
+    return fuse_product_run_rounded(cuda, &self->product, call->inputs[0], call->inputs[1],
+                                    self->has_bias ? call->inputs[2] : NULL, call->outputs[0], call->workspace, error);
 }
 
 static int compile_product(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
-                           struct fuse_error *error)
+                           struct fuse_kernel_info *info, struct fuse_error *error)
 {
     const bool is_forward = op->kind == FUSERUN_OP_LINEAR;
     const struct fuse_operand *const in = &op->inputs[0], *const w = &op->inputs[1];
@@ -48,6 +42,9 @@ static int compile_product(struct fuse_cuda *cuda, const struct fuse_op *op, str
         .b_row = is_forward ? 1 : k,
         .b_column = is_forward ? k : 1,
         .c_row = is_forward ? n : k,
+        .is_bfloat16 = cuda->is_bfloat16,
+        .a_is_bfloat16 = fuse_operand_is_bfloat16(in),
+        .c_is_bfloat16 = fuse_operand_is_bfloat16(&op->outputs[0]),
         .adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
     };
     FUSE_TRY(fuse_product_check(cuda, &product, error));
@@ -57,14 +54,13 @@ static int compile_product(struct fuse_cuda *cuda, const struct fuse_op *op, str
     self->kernel.run = run_linear;
     self->product = product;
     self->has_bias = has_bias;
-    self->bias.count = batch * n;
-    self->bias.period = n;
+    info->workspace_bytes = fuse_product_workspace_bytes(&product, has_bias);
     *kernel = &self->kernel;
     return FUSERUN_OK;
 }
 
 /* ---- dw (N, K) = dy (B, N)^T x (B, K), and its sum over micro-batches
- * -------------------------------------------------------------------------- */
+ * ------------------------------------------------------------------------------------------- */
 
 struct weight_gradient {
     struct fuse_kernel kernel;
@@ -76,18 +72,29 @@ struct weight_gradient {
 
 /* Rows [begin, begin + product.m) of the sum over micro-batches. */
 int fuse_form_panel(struct fuse_cuda *cuda, struct fuse_product product, const struct fuse_earlier *earlier,
-                    void *const *inputs, int64_t begin, float *out, struct fuse_error *error)
+                    void *const *inputs, int64_t begin, float *out, void *workspace, struct fuse_error *error)
 {
     const int64_t n = product.a_column, k = product.n, batch = product.k;
     product.k = earlier->rows;
     for (int64_t i = 0; i < earlier->count; i++) {
         const int64_t row = i * earlier->rows;
-        FUSE_TRY(fuse_product_run(cuda, &product, (const float *)inputs[2] + row * n + begin,
-                                  (const float *)inputs[3] + row * k, out, error));
+        FUSE_TRY(fuse_product_run_rounded(
+            cuda, &product, fuse_element(inputs[2], row * n + begin, product.a_is_bfloat16),
+            fuse_element(inputs[3], row * k, product.b_is_bfloat16), NULL, out, workspace, error));
         product.adds = true;
     }
     product.k = batch;
-    return fuse_product_run(cuda, &product, (const float *)inputs[0] + begin, inputs[1], out, error);
+    return fuse_product_run_rounded(cuda, &product, fuse_element(inputs[0], begin, product.a_is_bfloat16), inputs[1],
+                                    NULL, out, workspace, error);
+}
+
+uint64_t fuse_form_panel_bytes(const struct fuse_product *product, const struct fuse_earlier *earlier)
+{
+    struct fuse_product before = *product;
+    before.k = earlier->rows;
+    const uint64_t present_bytes = fuse_product_workspace_bytes(product, false);
+    const uint64_t before_bytes = earlier->count > 0 ? fuse_product_workspace_bytes(&before, false) : 0;
+    return present_bytes > before_bytes ? present_bytes : before_bytes;
 }
 
 static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
@@ -99,7 +106,7 @@ static int run_weight_gradient(struct fuse_cuda *cuda, struct fuse_kernel *kerne
         const int64_t end = begin + self->panel_rows < self->n ? begin + self->panel_rows : self->n;
         float *const out = (float *)call->outputs[0] + (self->is_scratch ? 0 : begin * self->k);
         product.m = end - begin;
-        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, out, error));
+        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, out, call->workspace, error));
         if (self->is_scratch && call->panel != NULL && call->panel->panel != NULL)
             call->panel->panel(call->panel->user, begin, end, out);
     }
@@ -138,6 +145,9 @@ static int compile_weight_gradient(struct fuse_cuda *cuda, const struct fuse_op 
         .b_row = k,
         .b_column = 1,
         .c_row = k,
+        .is_bfloat16 = cuda->is_bfloat16,
+        .a_is_bfloat16 = fuse_operand_is_bfloat16(dy),
+        .b_is_bfloat16 = fuse_operand_is_bfloat16(x),
         .adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0,
     };
     FUSE_TRY(fuse_product_check(cuda, &product, error));
@@ -151,6 +161,7 @@ static int compile_weight_gradient(struct fuse_cuda *cuda, const struct fuse_op 
     self->is_scratch = is_scratch;
     self->earlier = fuse_earlier_of(op);
     self->product = product;
+    info->workspace_bytes = fuse_form_panel_bytes(&product, &self->earlier);
     info->panel_rows = self->panel_rows;
     info->panel_count = (uint32_t)((n + self->panel_rows - 1) / self->panel_rows);
     *kernel = &self->kernel;
@@ -162,5 +173,5 @@ int fuse_compile_linear(struct fuse_cuda *cuda, const struct fuse_op *op, struct
 {
     const bool is_gradient = op->kind == FUSERUN_OP_LINEAR_DW || op->kind == FUSERUN_OP_LINEAR_DW_SUM;
     return is_gradient ? compile_weight_gradient(cuda, op, kernel, info, error)
-                       : compile_product(cuda, op, kernel, error);
+                       : compile_product(cuda, op, kernel, info, error);
 }

@@ -20,7 +20,41 @@ struct norm {
     int64_t rows; /* of a panel of dw, or of a block of the two products */
     uint64_t partial_bytes;
     uint64_t floats_bytes; /* of one result */
+    bool is_dy_bfloat16, is_x_bfloat16;
 };
+
+/* A panel of dw. */
+static struct fuse_product panel_product(const struct fuse_cuda *cuda, const struct norm *self)
+{
+    return (struct fuse_product){.m = self->rows,
+                                 .n = self->k,
+                                 .k = self->batch,
+                                 .a_row = 1,
+                                 .a_column = self->n,
+                                 .b_row = self->k,
+                                 .b_column = 1,
+                                 .c_row = self->k,
+                                 .is_bfloat16 = cuda->is_bfloat16,
+                                 .a_is_bfloat16 = self->is_dy_bfloat16,
+                                 .b_is_bfloat16 = self->is_x_bfloat16};
+}
+
+/* A block of rows of m m^T, m (batch, width). */
+static struct fuse_product square_product(const struct fuse_cuda *cuda, const struct norm *self, int64_t width,
+                                          bool is_m_bfloat16)
+{
+    return (struct fuse_product){.m = self->rows,
+                                 .n = self->batch,
+                                 .k = width,
+                                 .a_row = width,
+                                 .a_column = 1,
+                                 .b_row = 1,
+                                 .b_column = width,
+                                 .c_row = self->batch,
+                                 .is_bfloat16 = cuda->is_bfloat16,
+                                 .a_is_bfloat16 = is_m_bfloat16,
+                                 .b_is_bfloat16 = is_m_bfloat16};
+}
 
 static int run_sum_squares(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
                            struct fuse_error *error)
@@ -36,35 +70,23 @@ static int run_panels(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
 {
     const struct norm *const self = (const struct norm *)kernel;
     float *const panel = (float *)(void *)((char *)call->workspace + self->partial_bytes);
-    struct fuse_product product = {.n = self->k,
-                                   .k = self->batch,
-                                   .a_row = 1,
-                                   .a_column = self->n,
-                                   .b_row = self->k,
-                                   .b_column = 1,
-                                   .c_row = self->k};
+    struct fuse_product product = panel_product(cuda, self);
     for (int64_t begin = 0; begin < self->n; begin += self->rows) {
         product.m = begin + self->rows < self->n ? self->rows : self->n - begin;
-        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, panel, error));
+        FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, panel,
+                                 (char *)panel + self->floats_bytes, error));
         FUSE_TRY(fuse_cuda_sum_products(cuda, panel, panel, product.m * self->k, begin > 0, call->workspace,
                                         call->outputs[0], error));
     }
     return FUSERUN_OK;
 }
 
-/* rows of (m m^T), m (batch, width) */
-static int square(struct fuse_cuda *cuda, const struct norm *self, const float *m, int64_t width, int64_t begin,
-                  int64_t rows, float *out, struct fuse_error *error)
+/* Rows [begin, begin + product.m) of it. */
+static int square(struct fuse_cuda *cuda, const struct fuse_product *product, const void *m, int64_t begin, float *out,
+                  void *workspace, struct fuse_error *error)
 {
-    const struct fuse_product product = {.m = rows,
-                                         .n = self->batch,
-                                         .k = width,
-                                         .a_row = width,
-                                         .a_column = 1,
-                                         .b_row = 1,
-                                         .b_column = width,
-                                         .c_row = self->batch};
-    return fuse_product_run(cuda, &product, m + begin * width, m, out, error);
+    return fuse_product_run_rounded(cuda, product, fuse_element(m, begin * product->a_row, product->a_is_bfloat16), m,
+                                    NULL, out, workspace, error);
 }
 
 /* A block of rows of both products at a time. */
@@ -74,14 +96,34 @@ static int run_blocks(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
     const struct norm *const self = (const struct norm *)kernel;
     char *const results = (char *)call->workspace + self->partial_bytes;
     float *const of_x = (float *)(void *)results, *const of_dy = (float *)(void *)(results + self->floats_bytes);
+    void *const rounded = results + 2 * self->floats_bytes;
+    struct fuse_product x = square_product(cuda, self, self->k, self->is_x_bfloat16);
+    struct fuse_product dy = square_product(cuda, self, self->n, self->is_dy_bfloat16);
     for (int64_t begin = 0; begin < self->batch; begin += self->rows) {
         const int64_t rows = begin + self->rows < self->batch ? self->rows : self->batch - begin;
-        FUSE_TRY(square(cuda, self, call->inputs[1], self->k, begin, rows, of_x, error));
-        FUSE_TRY(square(cuda, self, call->inputs[0], self->n, begin, rows, of_dy, error));
+        x.m = dy.m = rows;
+        FUSE_TRY(square(cuda, &x, call->inputs[1], begin, of_x, rounded, error));
+        FUSE_TRY(square(cuda, &dy, call->inputs[0], begin, of_dy, rounded, error));
         FUSE_TRY(fuse_cuda_sum_products(cuda, of_x, of_dy, rows * self->batch, begin > 0, call->workspace,
                                         call->outputs[0], error));
     }
     return FUSERUN_OK;
+}
+
+/* Of what is rounded. */
+static uint64_t rounded_bytes(const struct fuse_cuda *cuda, const struct norm *self)
+{
+    if (self->kernel.run == run_sum_squares)
+        return 0;
+    if (self->kernel.run == run_panels) {
+        const struct fuse_product panel = panel_product(cuda, self);
+        return fuse_form_panel_bytes(&panel, &self->earlier);
+    }
+    const struct fuse_product x = square_product(cuda, self, self->k, self->is_x_bfloat16);
+    const struct fuse_product dy = square_product(cuda, self, self->n, self->is_dy_bfloat16);
+    const uint64_t x_bytes = fuse_product_workspace_bytes(&x, false),
+                   dy_bytes = fuse_product_workspace_bytes(&dy, false);
+    return x_bytes > dy_bytes ? x_bytes : dy_bytes;
 }
 
 static int check_size(const struct fuse_cuda *cuda, const struct norm *self, struct fuse_error *error)
@@ -105,6 +147,8 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
         self->n = fuse_operand_columns(&op->inputs[0]);
         self->k = fuse_operand_columns(&op->inputs[1]);
         self->earlier = fuse_earlier_of(op);
+        self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
+        self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
         const bool is_few_rows = self->earlier.count == 0 &&
                                  (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
         self->kernel.run = is_few_rows ? run_blocks : run_panels;
@@ -123,7 +167,8 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
     const int64_t summed = self->count > 0 ? self->count : floats;
     self->partial_bytes = fuse_round_up((uint64_t)fuse_cuda_chunks(summed) * sizeof(double), 64);
     self->floats_bytes = fuse_round_up((uint64_t)floats * sizeof(float), 64);
-    info->workspace_bytes = self->partial_bytes + (uint64_t)result_count * self->floats_bytes;
+    info->workspace_bytes =
+        self->partial_bytes + (uint64_t)result_count * self->floats_bytes + rounded_bytes(cuda, self);
     *kernel = &self->kernel;
     return FUSERUN_OK;
 }

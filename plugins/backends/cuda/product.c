@@ -28,16 +28,15 @@ int fuse_product_check(const struct fuse_cuda *cuda, const struct fuse_product *
 
 static struct form form_of(const struct fuse_cuda *cuda, const struct fuse_product *product)
 {
-    /* A single row or column has both strides 1; then only one of the forms has a length that cuBLAS accepts. */
-    const bool is_b_plain = product->b_column == 1 && product->b_row >= product->n;
-    const bool is_a_plain = product->a_column == 1 && product->a_row >= product->k;
+    const bool is_b_plain = fuse_product_has_rows(product->b_row, product->b_column, product->n);
+    const bool is_a_plain = fuse_product_has_rows(product->a_row, product->a_column, product->k);
     return (struct form){
         .first_transpose = is_b_plain ? FUSE_CUBLAS_NO_TRANSPOSE : FUSE_CUBLAS_TRANSPOSE,
         .second_transpose = is_a_plain ? FUSE_CUBLAS_NO_TRANSPOSE : FUSE_CUBLAS_TRANSPOSE,
         .first_ld = (int)(is_b_plain ? product->b_row : product->b_column),
         .second_ld = (int)(is_a_plain ? product->a_row : product->a_column),
         .factor_type = product->is_bfloat16 ? FUSE_CUBLAS_BFLOAT16 : FUSE_CUBLAS_FLOAT32,
-        .result_type = product->is_c_bfloat16 ? FUSE_CUBLAS_BFLOAT16 : FUSE_CUBLAS_FLOAT32,
+        .result_type = product->c_is_bfloat16 ? FUSE_CUBLAS_BFLOAT16 : FUSE_CUBLAS_FLOAT32,
         .compute_type = product->is_bfloat16 ? FUSE_CUBLAS_COMPUTE_FLOAT32 : cuda->compute_type,
         .alpha = 1.0f,
         .beta = product->adds ? 1.0f : 0.0f,

@@ -30,6 +30,7 @@ int fuse_compile_sums(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
     self->arguments.row_count = is_per_row ? fuse_operand_rows(dy) : dy->shape[0];
     self->arguments.row_stride = fuse_operand_count(dy) / self->arguments.row_count;
     self->arguments.columns = fuse_operand_count(&op->outputs[0]);
+    self->arguments.bfloat16 = fuse_cuda_bfloat16_bits(op);
     self->arguments.adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     *kernel = &self->kernel;
     return FUSERUN_OK;

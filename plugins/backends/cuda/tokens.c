@@ -32,7 +32,8 @@ static int run_add_batch(struct fuse_cuda *cuda, struct fuse_kernel *kernel, con
                                                          .b = call->inputs[1],
                                                          .out = call->outputs[0],
                                                          .count = self->arguments.count,
-                                                         .period = self->arguments.width};
+                                                         .period = self->arguments.width,
+                                                         .bfloat16 = self->arguments.bfloat16};
     return FUSE_LAUNCH(cuda, add_period, fuse_cuda_blocks(cuda, arguments.count), &arguments, error);
 }
 
@@ -66,6 +67,7 @@ int fuse_compile_tokens(struct fuse_cuda *cuda, const struct fuse_op *op, struct
     self->kernel.run = run;
     self->has_second = op->input_count > 1;
     arguments->count = fuse_operand_count(&op->outputs[0]);
+    arguments->bfloat16 = fuse_cuda_bfloat16_bits(op);
     arguments->adds = (op->flags & FUSERUN_OP_ACCUMULATE) != 0;
     switch (op->kind) {
     case FUSERUN_OP_PATCHES:

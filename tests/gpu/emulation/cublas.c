@@ -10,6 +10,7 @@ enum {
     NOT_INITIALIZED = 1,
     ALLOC_FAILED = 3,
     INVALID_VALUE = 7,
+    ARCH_MISMATCH = 8,
     EXECUTION_FAILED = 13,
     NOT_SUPPORTED = 15
 };
@@ -129,12 +130,22 @@ static uint64_t matrix_bytes(const struct emu_matrix *matrix, int64_t rows, int6
     return (uint64_t)((stored_columns - 1) * matrix->stride + stored_rows) * each;
 }
 
+/* To its elements, and, where the library cannot see the pointers when it chooses among its kernels, to what the
+ * fastest of them read at once: its reference asks for that in batches of 16 bit types and of TF32. */
+static bool is_aligned(const struct emu_product *shape, const struct emu_matrix *matrix, const void *data)
+{
+    const uintptr_t element_bytes = matrix->type == EMU_FLOAT32 ? 4 : 2;
+    return (uintptr_t)data % (shape->wants_alignment ? 16 : element_bytes) == 0;
+}
+
 static void run_one(const struct emu_product *shape, const void *a, const void *b, void *c)
 {
     if (!emu_memory_holds(a, matrix_bytes(&shape->a, shape->m, shape->k)) ||
         !emu_memory_holds(b, matrix_bytes(&shape->b, shape->k, shape->n)) ||
         !emu_memory_holds(c, matrix_bytes(&shape->c, shape->m, shape->n)))
         emu_give_up("a product's matrix is not in the device's memory");
+    if (!is_aligned(shape, &shape->a, a) || !is_aligned(shape, &shape->b, b) || !is_aligned(shape, &shape->c, c))
+        emu_give_up("a product's matrix is not aligned");
     emu_product_run(shape, a, b, c);
 }
 
@@ -169,8 +180,12 @@ static int push(const char *name, struct product product, const struct library *
     if (!read_type(a_type, &shape->a.type) || !read_type(b_type, &shape->b.type) ||
         !read_type(c_type, &shape->c.type) || shape->a.type != shape->b.type ||
         (shape->a.type == EMU_FLOAT32 && shape->c.type != EMU_FLOAT32) ||
-        (compute_type != FUSE_CUBLAS_COMPUTE_FLOAT32 && compute_type != FUSE_CUBLAS_COMPUTE_TF32))
+        (compute_type != FUSE_CUBLAS_COMPUTE_FLOAT32 &&
+         (compute_type != FUSE_CUBLAS_COMPUTE_TF32 || shape->a.type == EMU_BFLOAT16)))
         return wrong(name, "types that do not go together", NOT_SUPPORTED);
+    if (shape->a.type == EMU_BFLOAT16 && emu_settings()->capability < 80)
+        return wrong(name, "bfloat16 on a device that does not multiply it", ARCH_MISMATCH);
+    shape->wants_alignment = product.is_batched && (shape->a.type == EMU_BFLOAT16 || shape->rounds_to_tf32);
     if (transpose_a < 0 || transpose_a > 1 || transpose_b < 0 || transpose_b > 1 || shape->m <= 0 || shape->n <= 0 ||
         shape->k <= 0 || shape->a.stride < (shape->a.is_transposed ? shape->k : shape->m) ||
         shape->b.stride < (shape->b.is_transposed ? shape->n : shape->k) || shape->c.stride < shape->m ||

@@ -148,10 +148,10 @@ int cuDeviceGetAttribute(int *value, int attribute, int device)
         *value = 3;
         return SUCCESS;
     case FUSE_CU_CAPABILITY_MAJOR:
-        *value = 8;
+        *value = emu_settings()->capability / 10;
         return SUCCESS;
     case FUSE_CU_CAPABILITY_MINOR:
-        *value = 0;
+        *value = emu_settings()->capability % 10;
         return SUCCESS;
     default:
         return wrong(__func__, "an attribute that the emulation does not know", INVALID_VALUE);

@@ -17,6 +17,7 @@
  *                              and does nothing; ENTRY may be `launch`: the N-th kernel fails while it runs
  *   FUSERUN_EMULATION_MEMORY   bytes of device memory, 1 GiB by default
  *   FUSERUN_EMULATION_DEVICES  how many devices there are, 1 by default
+ *   FUSERUN_EMULATION_CAPABILITY   75 for 7.5; 80 by default
  *   FUSERUN_EMULATION_NO_WAIT  N: the N-th different wait of a stream for an event is left out, each time
  *   FUSERUN_EMULATION_REPORT   a file that gets the report, JSON, when the process ends
  *   FUSERUN_EMULATION_CACHE    a folder that keeps compiled kernels from process to process
@@ -41,6 +42,7 @@ struct emu_settings {
     uint64_t seed;
     uint64_t memory_bytes;
     int device_count;
+    int capability;
     uint64_t no_wait; /* 0: all waits hold */
     const char *report;
     const char *cache;
@@ -203,6 +205,7 @@ struct emu_product {
     struct emu_matrix a, b, c;
     float alpha, beta;
     bool rounds_to_tf32;
+    bool wants_alignment; /* to 16 bytes, of every matrix */
 };
 void emu_product_run(const struct emu_product *product, const void *a, const void *b, void *c);
 

@@ -19,6 +19,16 @@ struct fuse_elementwise_arguments {
     int reserved;
 };
 
+/* to = from [+ bias (columns)], which may be NULL: (rows, columns), from row to row the strides. */
+#define FUSE_ROW_CHUNK 1024 /* columns that a block deals with at a time */
+struct fuse_rows_arguments {
+    const void *from;
+    const float *bias;
+    void *to;
+    long long rows, columns, from_stride, to_stride;
+    int bfloat16, adds;
+};
+
 /* Element i is dropped if random number i of (seed, stream) is below probability. */
 struct fuse_dropout_arguments {
     const void *x;
@@ -112,18 +122,20 @@ struct fuse_pointers_arguments {
     int arrays, reserved;
 };
 
-/* One block a row of scores (count, rows, tokens): rows first_row on of each of the tasks first_task on. In bfloat16
- * the results stand as such at the beginning of their row, whose length in memory stays that of tokens floats. */
+/* One block a row of scores (count, rows, tokens): rows first_row on of each of the tasks first_task on. Input 0 is dy,
+ * input 1 is y; results in bfloat16 stand at the beginning of their row, whose length in memory stays that of pitch
+ * floats. */
 struct fuse_attention_arguments {
     float *scores; /* q k^T; becomes the probabilities */
     float *dp;     /* dy v^T; becomes ds */
     const void *dy, *y;
     float *lse; /* (tasks, tokens): written forward, read backward */
     long long rows, tokens, heads, head_width;
+    long long pitch; /* floats from row to row of scores and dp */
     long long first_task, first_row;
     double scale, probability; /* of being dropped */
     unsigned long long seed, stream;
-    int is_bfloat16, reserved;
+    int bfloat16, reserved;
 };
 
 /* A piece of a parameter with its gradient and states, as struct fuse_slice. */

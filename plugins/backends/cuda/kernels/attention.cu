@@ -27,7 +27,7 @@ FUSE_KERNEL(attention_softmax, struct fuse_attention_arguments, arguments)
 {
     FUSE_SHARED double cells[FUSE_BLOCK];
     const long long tokens = arguments.tokens;
-    float *const scores = arguments.scores + FUSE_BLOCK_INDEX * tokens;
+    float *const scores = arguments.scores + FUSE_BLOCK_INDEX * arguments.pitch;
     const long long row = (arguments.first_task + FUSE_BLOCK_INDEX / arguments.rows) * tokens + arguments.first_row +
                           FUSE_BLOCK_INDEX % arguments.rows;
     const float slope = (float)arguments.scale;
@@ -50,7 +50,7 @@ FUSE_KERNEL(attention_softmax, struct fuse_attention_arguments, arguments)
                 fuse_drop_factor(&arguments, row, i);
         FUSE_SYNC();
         if (i < tokens)
-            fuse_put(scores, i, p, arguments.is_bfloat16);
+            fuse_put(scores, i, p, arguments.bfloat16 & FUSE_BFLOAT16_OUT);
     }
 }
 
@@ -62,14 +62,14 @@ FUSE_KERNEL(attention_softmax_dx, struct fuse_attention_arguments, arguments)
     const long long token = arguments.first_row + FUSE_BLOCK_INDEX % arguments.rows, row = task * tokens + token;
     const long long out =
         (task / arguments.heads * tokens + token) * width + task % arguments.heads * arguments.head_width;
-    float *const scores = arguments.scores + FUSE_BLOCK_INDEX * tokens;
-    float *const dp = arguments.dp + FUSE_BLOCK_INDEX * tokens;
+    float *const scores = arguments.scores + FUSE_BLOCK_INDEX * arguments.pitch;
+    float *const dp = arguments.dp + FUSE_BLOCK_INDEX * arguments.pitch;
     const float slope = (float)arguments.scale;
     const double lse = (double)arguments.lse[row];
     double product = 0.0;
     for (long long i = FUSE_THREAD; i < arguments.head_width; i += FUSE_BLOCK)
-        product += (double)fuse_get(arguments.dy, out + i, arguments.is_bfloat16) *
-                   (double)fuse_get(arguments.y, out + i, arguments.is_bfloat16);
+        product += (double)fuse_get(arguments.dy, out + i, arguments.bfloat16 & 1) *
+                   (double)fuse_get(arguments.y, out + i, arguments.bfloat16 & 2);
     const float sum = (float)fuse_block_sum(product, cells);
     for (long long first = 0; first < tokens; first += FUSE_BLOCK) {
         const long long i = first + FUSE_THREAD;
@@ -82,8 +82,8 @@ FUSE_KERNEL(attention_softmax_dx, struct fuse_attention_arguments, arguments)
         }
         FUSE_SYNC();
         if (i < tokens) {
-            fuse_put(scores, i, p, arguments.is_bfloat16);
-            fuse_put(dp, i, ds, arguments.is_bfloat16);
+            fuse_put(scores, i, p, arguments.bfloat16 & FUSE_BFLOAT16_OUT);
+            fuse_put(dp, i, ds, arguments.bfloat16 & FUSE_BFLOAT16_OUT);
         }
     }
 }

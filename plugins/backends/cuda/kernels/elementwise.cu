@@ -36,3 +36,17 @@ FUSE_KERNEL(dropout, struct fuse_dropout_arguments, arguments)
                   arguments.bfloat16 & FUSE_BFLOAT16_OUT, arguments.adds);
     }
 }
+
+FUSE_KERNEL(place_rows, struct fuse_rows_arguments, arguments)
+{
+    const long long chunks = (arguments.columns + FUSE_ROW_CHUNK - 1) / FUSE_ROW_CHUNK;
+    for (long long at = FUSE_BLOCK_INDEX; at < arguments.rows * chunks; at += FUSE_BLOCK_COUNT) {
+        const long long row = at / chunks, begin = at % chunks * FUSE_ROW_CHUNK;
+        const long long end = begin + FUSE_ROW_CHUNK < arguments.columns ? begin + FUSE_ROW_CHUNK : arguments.columns;
+        for (long long i = begin + FUSE_THREAD; i < end; i += FUSE_BLOCK) {
+            const float value = fuse_get(arguments.from, row * arguments.from_stride + i, arguments.bfloat16 & 1);
+            fuse_give(arguments.to, row * arguments.to_stride + i, arguments.bias ? value + arguments.bias[i] : value,
+                      arguments.bfloat16 & FUSE_BFLOAT16_OUT, arguments.adds);
+        }
+    }
+}
