@@ -21,7 +21,7 @@ class Usage(unittest.TestCase):
     def test_names_its_parts(self):
         done = gpu_check("--list")
         self.assertEqual([line.split()[0] for line in done.stdout.splitlines()],
-                         ["about", "ops", "modes", "optimizers", "digits", "vit_l16", "precision", "bandwidth", "torch"])
+                         ["about", "ops", "modes", "bf16", "optimizers", "digits", "vit_l16", "precision", "bandwidth", "torch"])
         done = gpu_check("vit_l17")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no part vit_l17", done.stderr)
@@ -56,6 +56,12 @@ class OnTheEmulation(DeviceCase):
         self.assertEqual(parts["about"]["device"], "Emulated device")
         memory = {name: parts["vit_l16"][name]["planned_bytes"] for name in ("foreach", "fused")}
         self.assertGreater(memory["foreach"], memory["fused"])
+        self.assertGreater(parts["precision"]["bf16, batch 1"]["step_s"], 0)
+
+    def test_a_device_without_bf16(self):
+        done, parts = self.check("bf16", "precision", capability=75)
+        self.assertEqual((done.returncode, parts["bf16"]["verdict"], parts["precision"]["verdict"]), (0, "skipped", "passed"))
+        self.assertIn("compute capability 7.5, bf16 begins with 8.0", parts["bf16"]["reason"])
 
     def test_a_part_that_fails_stops_nothing(self):
         done, parts = self.check("digits", "about", memory=1 << 20)

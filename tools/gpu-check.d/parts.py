@@ -8,6 +8,8 @@ from bench import Failed, Skipped, Watch, largest_difference, median_step, read_
 MODES = ["foreach", "per_param", "fused"]
 VIT_CONFIGS = ["foreach", "per_param", "fused", "fused_recompute"]
 
+BF16 = "run.precision=bf16"
+
 # A small vision transformer: all operations of the large one.
 SMALL_VIT = ["model.preset=", "model.image_size=32", "model.patch_size=8", "model.num_layers=2", "model.num_heads=2",
              "model.hidden_dim=32", "model.mlp_dim=64", "model.num_classes=10", "data.image_size=32", "data.classes=10"]
@@ -40,13 +42,11 @@ def about(bench, result):
     result["rows"] = ["%s, %.1f GB, driver for CUDA %s; %s" % (result["device"], total / 1e9, result["driver"], version)]
 
 
-def ops(bench, result):
-    """every operation and update rule against plain loops in double"""
-    tests = ["ops/test_ops_" + name for name in (["elementwise", "loss"] if bench.is_reduced else [
-        "elementwise", "linear", "loss", "norm", "layer_norm", "attention", "tokens", "update"])] + ["gpu/test_rules"]
-    backend = os.path.join(bench.build, "plugins", "backends", "cuda.so")
+def run_tests(bench, result, tests, **environment):
+    environment["FUSE_TEST_BACKEND"] = os.path.join(bench.build, "plugins", "backends", "cuda.so")
+    if bench.is_reduced:
+        environment["FUSE_TEST_MOST"] = "100000"
     result["tests"] = {}
-    environment = {"FUSE_TEST_BACKEND": backend} | ({"FUSE_TEST_MOST": "100000"} if bench.is_reduced else {})
     for test in tests:
         try:
             bench.call([os.path.join(bench.build, "tests", test)], environment=environment)
@@ -57,6 +57,13 @@ def ops(bench, result):
     result["rows"] = ["%d of %d test programs passed" % (len(tests) - len(bad), len(tests))]
     if bad:
         raise Failed("; ".join("%s: %s" % pair for pair in bad.items()))
+
+
+def ops(bench, result):
+    """every operation and update rule against plain loops in double"""
+    names = ["elementwise", "loss"] if bench.is_reduced else [
+        "elementwise", "linear", "loss", "norm", "layer_norm", "attention", "tokens", "update"]
+    run_tests(bench, result, ["ops/test_ops_" + name for name in names] + ["gpu/test_rules"])
 
 
 def check_against_cpu(bench, result, name, runs, config, limit, *overrides):
@@ -71,19 +78,37 @@ def check_against_cpu(bench, result, name, runs, config, limit, *overrides):
                      (name, where, apart, limit))
 
 
-def modes(bench, result):
+def modes(bench, result, *precision, factor=1):
     """the three modes give the same bits, and the CPU's weights within a tolerance"""
-    result["rows"] = []
+    result.setdefault("rows", [])
     steps = ["run.steps=2" if bench.is_reduced else "run.steps=10"]
     config = bench.config("bench/deep_mlp.ini")
-    sizes = ["model.sizes=784, 300, 10" if bench.is_reduced else "model.sizes=784, 1030, 1100, 10"]
+    sizes = ["model.sizes=784, 300, 10" if bench.is_reduced else "model.sizes=784, 1030, 1100, 10", *precision]
     runs = {mode: bench.fuserun(config, "mlp-" + mode, "optimizer.mode=" + mode, *steps, *sizes) for mode in MODES}
     bench.equal_weights(runs)
-    check_against_cpu(bench, result, "mlp", runs, config, 2e-4, *steps, *sizes)
-    vit = ["run.steps=3", "data.batch_size=2", *SMALL_VIT]
+    check_against_cpu(bench, result, "mlp", runs, config, factor * 2e-4, *steps, *sizes)
+    vit = ["run.steps=3", "data.batch_size=2", *SMALL_VIT, *precision]
     runs = {name: bench.fuserun(bench.config("vit_l16_%s.ini" % name), "vit-" + name, *vit) for name in VIT_CONFIGS}
     bench.equal_weights(runs)
-    check_against_cpu(bench, result, "vit", runs, bench.config("vit_l16_fused.ini"), 1e-3, *vit)
+    check_against_cpu(bench, result, "vit", runs, bench.config("vit_l16_fused.ini"), factor * 1e-3, *vit)
+
+
+def is_without_bf16(reason):
+    return "bf16 begins with" in str(reason)
+
+
+def bf16(bench, result):
+    """the operations that bf16 changes against plain loops; the modes, and the CPU's weights in bf16"""
+    names = ["elementwise"] if bench.is_reduced else ["elementwise", "linear", "norm", "layer_norm", "attention", "tokens"]
+    try:
+        modes(bench, result, BF16, factor=50)  # each rounding may be the CPU's neighbour: 2^-8 against 2^-24 or less
+    except Failed as reason:
+        if is_without_bf16(reason):
+            raise Skipped(str(reason)) from None
+        raise
+    rows = result["rows"]
+    run_tests(bench, result, ["ops/test_ops_" + name for name in names], FUSE_TEST_PRECISION="bf16")
+    result["rows"] += rows
 
 
 def optimizers(bench, result):
@@ -137,7 +162,7 @@ def vit_l16(bench, result):
 
 def precision(bench, result):
     """a fused step of ViT-L/16 in fp32, TF32 and bf16"""
-    ways = {"fp32": [], "tf32": ["run.tf32=yes"], "bf16": ["run.precision=bf16"]}
+    ways = {"fp32": [], "tf32": ["run.tf32=yes"], "bf16": [BF16]}
     result["rows"] = []
     missing = []
     steps = 4 if bench.is_reduced else 20
@@ -148,7 +173,7 @@ def precision(bench, result):
                 run = bench.fuserun(bench.config("vit_l16_fused.ini"), "precision", "run.steps=%d" % steps,
                                     "data.length=%d" % (steps * batch), *vit_overrides(bench, batch), *overrides)
             except Failed as reason:
-                if "bf16" in str(reason):  # a build without it is no mistake
+                if is_without_bf16(reason):  # an old device
                     result["rows"].append("%s: %s" % (key, reason))
                 else:
                     missing.append("%s: %s" % (key, reason))
@@ -193,5 +218,5 @@ def torch(bench, result):
                               (name, run["allocated_bytes"] / 1e9, run["reserved_bytes"] / 1e9, step * 1e3))
 
 
-PARTS = {"about": about, "ops": ops, "modes": modes, "optimizers": optimizers, "digits": digits, "vit_l16": vit_l16,
+PARTS = {"about": about, "ops": ops, "modes": modes, "bf16": bf16, "optimizers": optimizers, "digits": digits, "vit_l16": vit_l16,
          "precision": precision, "bandwidth": bandwidth, "torch": torch}
