@@ -448,8 +448,7 @@ static void test_operands_are_rounded(void **state)
 static void test_tiles(void **state)
 {
     (void)state;
-    static const struct shape large[] = {
-        {2, 66, 70000}, {3, 65, 70000}, {4, 70000, 67}, {66, 70000, 1}, {68, 2, 70001}};
+    static const struct shape large[] = {{2, 66, 70000}, {66, 70000, 1}, {68, 2, 70001}};
     static const struct shape long_sums[] = {{70000, 67, 2}, {70000, 2, 67}};
     if (!fuse_is_bfloat16_test() || !fuse_rig_is_device(&rigs[0])) {
         print_message("about bfloat16 on a device, which this run is not of\n");
