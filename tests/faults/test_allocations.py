@@ -186,7 +186,7 @@ class Checkpoints(Run):
     """The same run with a checkpoint of every update. Those made before the failure are whole, the link leads to one of them,
     and the run that goes on from there comes to the bytes of the run that had all the memory it asked for."""
 
-    CONFIG = Sweep.CONFIG + "[checkpoint]\nevery = 1\n"
+    CONFIG = Sweep.CONFIG.replace("snapshot = yes", "timeline = no") + "[checkpoint]\nevery = 1\n"
 
     def test_run(self):
         for background in ("no", "yes"):
