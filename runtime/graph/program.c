@@ -226,8 +226,8 @@ static int compile_kernels(struct fuse_builder *builder)
             const uint64_t panel_bytes =
                 fuse_aligned((uint64_t)(instruction->info.panel_rows * columns) * sizeof(float));
             const uint32_t panels = instruction->info.panel_count;
-            program->buffers[instruction->outputs[0]].bytes =
-                (panels < device.worker_count ? panels : device.worker_count) * panel_bytes;
+            if (panels > device.worker_count) /* else they take as much as the whole gradient */
+                program->buffers[instruction->outputs[0]].bytes = device.worker_count * panel_bytes;
         }
     }
     return FUSERUN_OK;

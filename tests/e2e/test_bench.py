@@ -1,6 +1,7 @@
 """tools/bench: what it computes from what it measures, and its parts that do not depend on time."""
 import importlib.machinery
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -51,15 +52,40 @@ class BenchTest(Case):
         self.assertEqual(sum(int(count) * int(size) for count, size in parts), self.rows.VIT_PARAMETERS)
 
     def test_judges(self):
-        row = self.bench.all_rows()[0]
-        self.assertEqual((row.at_most, row.aim), (0.80, 0.72))
-        for result, expected in (({"ratio": 0.80, "ours": 1}, True),
-                                 ({"ratio": 0.81, "ours": 1}, False),
-                                 ({"ratio": 0.81, "ours": 1.15, "floor": 1.0}, True),
-                                 ({"ratio": 0.81, "ours": 1.16, "floor": 1.0}, False),
-                                 ({"ratio": 0.5, "ours": 1, "holds": False}, False),
-                                 ({"ours": 1}, None)):
-            self.assertIs(self.bench.judge(row, result), expected, result)
+        rows = {row.name: row for row in self.bench.all_rows()}
+        compared, least, most = rows["vit_l16_b1"], rows["products"], rows["no_optimizer"]
+        self.assertEqual((compared.limit, compared.aim, least.limit, most.limit), (0.80, 0.72, 0.92, 1.2))
+        for row, result, expected in ((compared, {"ratio": 0.80, "ours": 1}, True),
+                                      (compared, {"ratio": 0.81, "ours": 1}, False),
+                                      (compared, {"ratio": 0.81, "ours": 1.15, "rounds": [1.15], "floors": [1.0]}, True),
+                                      (compared, {"ratio": 0.81, "ours": 1.16, "rounds": [1.16], "floors": [1.0]}, False),
+                                      (compared, {"ours": 1}, None),
+                                      (least, {"ours": 0.92}, True),
+                                      (least, {"ours": 0.91}, False),
+                                      (most, {"ours": 1.2}, True),
+                                      (most, {"ours": 1.21}, False)):
+            self.assertIs(self.bench.judge(row, result), expected, (row.name, result))
+
+    def test_a_round_has_its_own_floor(self):
+        self.assertEqual(self.bench.times_floor({"rounds": [2.0, 6.0, 3.0], "floors": [1.0, 2.0, 2.0]}), 2.0)
+        self.assertIsNone(self.bench.times_floor({"rounds": [2.0]}))
+
+    def test_writes_the_table_of_several_files(self):
+        about = {"processor": "P", "threads": 2, "commit": "c", "torch": "2.13.0"}
+        first = {"vit_l16_b1": {"ours": 9.0, "unit": "s/step", "verdict": False},
+                 "products": {"ours": 0.951, "unit": "share", "verdict": True}}
+        again = {"vit_l16_b1": {"ours": 3.0, "unit": "s/step", "theirs": 4.0, "peer": "hook-fused", "ratio": 0.75,
+                                "rounds": [3.0], "floors": [2.5], "verdict": True},
+                 "small_mlp": {"ours": 5.2e-5, "unit": "s/step", "verdict": None},
+                 "start_up": {"unavailable": "no PyTorch", "verdict": None}}
+        files = [self.write(name, json.dumps(about | {"rows": rows})) for name, rows in (("a", first), ("b", again))]
+        done = subprocess.run([sys.executable, BENCH, "--table", *files], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.splitlines(), [
+            "P, 2 threads, PyTorch 2.13.0, commit c", "",
+            "| | fuserun | PyTorch | ratio | limit | aim | times its floor | |", "|---|---|---|---|---|---|---|---|",
+            "| ViT-L/16, batch 1, fp32, fused | 3 s | 4 s (hook-fused) | 0.75 | <= 0.8 | 0.72 | 1.20 | holds |",
+            "| 64-128-10, batch 32, Adam, an update | 52 us |  |  | <= 0.25 | 0.12 |  |  |",
+            "| ViT-L/16, batch 1: products against oneDNN | 0.95 |  |  | >= 0.92 |  |  | holds |"])
 
     def test_runs_in_turn_and_keeps_the_fastest_peer(self):
         calls = []

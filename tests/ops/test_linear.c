@@ -238,7 +238,8 @@ static void check_panels(const struct shape *s, struct fuse_op op, const void *c
         struct fuse_kernel_info info;
         fuse_rig_info(&rigs[t], &op, &info);
         const size_t panel_bytes = ((size_t)(info.panel_rows * s->k) * sizeof(float) + 63) / 64 * 64;
-        const size_t scratch_bytes = panel_bytes * rigs[t].worker_count;
+        const size_t scratch_bytes =
+            info.panel_count > rigs[t].worker_count ? panel_bytes * rigs[t].worker_count : bytes;
         assert_int_equal(info.panel_count, (s->n + info.panel_rows - 1) / info.panel_rows);
         collector = (struct collector){.whole = fuse_guarded_new(bytes), .k = s->k};
         void *const scratch = fuse_guarded_new(scratch_bytes);

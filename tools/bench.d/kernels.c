@@ -1,4 +1,4 @@
-/* bench_kernels THREADS stream                     bytes a second to and from memory
+/* bench_kernels THREADS stream                     bytes a second to and from memory, by pattern
  * bench_kernels THREADS products SAMPLES           every linear product of ViT-L/16, and the library's alone
  * bench_kernels THREADS update RULE.so COUNTxSIZE[,...]   one foreach update of COUNT tensors of SIZE elements, ...
  * Prints `name value...` lines. Measures the best of some runs: what the machine can do. */
@@ -98,42 +98,88 @@ static void free_floats(struct device *device, float *values, int64_t count)
 
 /* ---- memory --------------------------------------------------------------------------------------------------- */
 
-static double scale_seconds(float *a, int threads)
+enum { MOST_ARRAYS = 4 };
+
+/* Ways to go through memory: read and write one array or three in place, or three and read a fourth, as an update does;
+ * or J. McCalpin's triad. */
+struct pattern {
+    const char *name;
+    int bytes; /* an element, read and written; not the line that is read only to be written over */
+    void (*sweep)(float *const *arrays, int64_t begin, int64_t end);
+};
+
+static void sweep_one(float *const *arrays, int64_t begin, int64_t end)
 {
-    const double begin = fuse_bench_seconds();
-#pragma omp parallel for simd num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < STREAM_FLOATS; i++)
+    float *const a = arrays[0];
+    for (int64_t i = begin; i < end; i++)
         a[i] *= 1.0001f;
-    return fuse_bench_seconds() - begin;
 }
 
-static double triad_seconds(float *a, const float *b, const float *c, int threads)
+static void sweep_three(float *const *arrays, int64_t begin, int64_t end)
+{
+    float *const a = arrays[0], *const b = arrays[1], *const c = arrays[2];
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        a[i] *= 1.0001f;
+        b[i] *= 1.0002f;
+        c[i] *= 1.0003f;
+    }
+}
+
+static void sweep_update(float *const *arrays, int64_t begin, int64_t end)
+{
+    float *const a = arrays[0], *const b = arrays[1], *const c = arrays[2];
+    const float *const d = arrays[3];
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++) {
+        a[i] += 0.5f * d[i];
+        b[i] -= 0.5f * d[i];
+        c[i] = 0.5f * (c[i] + d[i]);
+    }
+}
+
+static void sweep_triad(float *const *arrays, int64_t begin, int64_t end)
+{
+    float *const a = arrays[0];
+    const float *const b = arrays[1], *const c = arrays[2];
+#pragma omp simd
+    for (int64_t i = begin; i < end; i++)
+        a[i] = b[i] + 0.5f * c[i];
+}
+
+static const struct pattern patterns[] = {
+    {"one_in_place", 8, sweep_one},
+    {"three_in_place", 24, sweep_three},
+    {"three_in_place_one_read", 28, sweep_update},
+    {"triad", 12, sweep_triad},
+};
+
+static double sweep_seconds(const struct pattern *pattern, float *const *arrays, int threads)
 {
     const double begin = fuse_bench_seconds();
-#pragma omp parallel for simd num_threads(threads) schedule(static)
-    for (int64_t i = 0; i < STREAM_FLOATS; i++)
-        a[i] = b[i] + 3.0f * c[i];
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int part = 0; part < threads; part++)
+        pattern->sweep(arrays, STREAM_FLOATS / threads * part, STREAM_FLOATS / threads * (part + 1));
     return fuse_bench_seconds() - begin;
 }
 
-/* In place (8 bytes an element), and J. McCalpin's triad (12; the line that is read to be written over is not counted):
- * the better of the two is what an update is held against. */
+/* The best rate of each pattern; the best of them is what an update is held against. */
 static void measure_stream(struct device *device, int threads)
 {
-    float *a = new_floats(device, STREAM_FLOATS), *b = new_floats(device, STREAM_FLOATS);
-    float *c = new_floats(device, STREAM_FLOATS);
-    double scale = 0, triad = 0;
-    for (int i = 0; i < REPEATS; i++) {
-        const double in_place = 8.0 * (double)STREAM_FLOATS / scale_seconds(a, threads);
-        const double three = 12.0 * (double)STREAM_FLOATS / triad_seconds(a, b, c, threads);
-        scale = in_place > scale ? in_place : scale;
-        triad = three > triad ? three : triad;
-    }
-    printf("scale_bytes_per_s %.6g\ntriad_bytes_per_s %.6g\nstream_bytes_per_s %.6g\n", scale, triad,
-           scale > triad ? scale : triad);
-    free_floats(device, a, STREAM_FLOATS);
-    free_floats(device, b, STREAM_FLOATS);
-    free_floats(device, c, STREAM_FLOATS);
+    float *arrays[MOST_ARRAYS];
+    double best[sizeof(patterns) / sizeof(patterns[0])] = {0};
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        arrays[i] = new_floats(device, STREAM_FLOATS);
+    for (int i = 0; i < REPEATS; i++)
+        for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
+            const double bytes = (double)patterns[p].bytes * (double)(STREAM_FLOATS / threads * threads);
+            const double rate = bytes / sweep_seconds(&patterns[p], arrays, threads);
+            best[p] = rate > best[p] ? rate : best[p];
+        }
+    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++)
+        printf("%s %.6g\n", patterns[p].name, best[p]);
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        free_floats(device, arrays[i], STREAM_FLOATS);
 }
 
 /* ---- products ------------------------------------------------------------------------------------------------- */

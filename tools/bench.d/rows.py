@@ -14,18 +14,22 @@ ADAM_BYTES = 24  # a parameter: weight and two moments, read and written
 
 
 class Row:
-    """A line of the table. measure(context) gives what was measured: `ours` and its `unit`, `ratio` to the best peer,
-    which is held against at_most; `floor`; `holds`, where a row asks something else; `note` and `lines` for people."""
+    """A line of the table. measure(context) gives what was measured: `ours` and its `unit`, `ratio` to the best peer;
+    `rounds` and `floors`, one of each a round; `note` and `lines` for people. Held against `limit` is the ratio, or of a
+    row that is_absolute `ours`; it may be at most the limit, at least that where is_least."""
 
-    def __init__(self, name, what, measure, at_most=None, aim=None):
-        self.name, self.what, self.measure, self.at_most, self.aim = name, what, measure, at_most, aim
+    def __init__(self, name, what, measure, limit=None, aim=None, is_absolute=False, is_least=False):
+        self.name, self.what, self.measure, self.limit, self.aim = name, what, measure, limit, aim
+        self.is_absolute, self.is_least = is_absolute, is_least
 
 
 def in_turn(context, ours, peers, floor_s=None):
     """Runs ours and the peers in turn, A B A B. Of several peers all run in the first round, then only the fastest."""
     rounds, names = [], list(peers)
-    result = {"unit": "s/step", "floor": floor_s() if floor_s else None, "peers": {}, "ratios": []}
+    result = {"unit": "s/step", "floors": [], "peers": {}, "ratios": []}
     for index in range(context.rounds):
+        if floor_s is not None:
+            result["floors"].append(floor_s())
         mine = ours()
         rounds.append(median(mine["step_s"]))
         for key in ("grown_bytes", "planned_bytes"):
@@ -66,8 +70,7 @@ def vit_flop(batch, tokens=197, width=1024, hidden=4096, layers=24, classes=1000
 
 def vit_row(mode, batch, precision, peers):
     def measure(context):
-        machine = context.machine
-        steps = 3 if context.quick else 4
+        machine, steps = context.machine, context.steps
         overrides = ["optimizer.mode=" + mode, "data.batch_size=%d" % batch, "run.steps=%d" % steps,
                      "run.precision=" + precision, "data.length=%d" % (batch * steps)]
         more = ["bf16"] if precision == "bf16" else []
@@ -75,12 +78,11 @@ def vit_row(mode, batch, precision, peers):
             machine.parameters(VIT, *overrides)  # refused here: the row says so
 
         def floor():
-            rate = machine.product_rate() if precision == "fp32" else None
-            return max(vit_flop(batch) / rate, VIT_PARAMETERS * ADAM_BYTES / machine.stream()) if rate else None
+            return max(vit_flop(batch) / machine.product_rate(), VIT_PARAMETERS * ADAM_BYTES / machine.stream())
         chosen = [peer for peer in peers if not context.peers or peer in context.peers]
         return in_turn(context, lambda: machine.fuserun(VIT, *overrides),
                        {peer: lambda peer=peer: machine.torch("vit", peer, batch, steps, *more) for peer in chosen},
-                       floor)
+                       floor if precision == "fp32" else None)
     return measure
 
 
@@ -121,21 +123,35 @@ def start_up(context):
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
+def adam_rounds(machine):
+    """Seconds of one foreach update of ViT-L's tensors."""
+    rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
+    found = machine.kernels("update", rule, VIT_TENSORS)
+    return {"step_s": [float(values[0]) for values in found["update_s"]]}
+
+
+def adam_floor(machine):
+    return VIT_PARAMETERS * (ADAM_BYTES + 4) / machine.stream()
+
+
 def adam_alone(peer):
     def measure(context):
         machine = context.machine
-        rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
-
-        def ours():
-            found = machine.kernels("update", rule, VIT_TENSORS)
-            return {"step_s": [float(values[0]) for values in found["update_s"]]}
-        result = in_turn(context, ours, {peer: lambda: machine.torch("adam", peer, 6, VIT_TENSORS, drop=2)},
-                         lambda: VIT_PARAMETERS * (ADAM_BYTES + 4) / machine.stream())
-        share = result["floor"] / result["ours"]
-        result["note"] = "%.0f %% of the stream bandwidth (at least 85)" % (100 * share)
-        result["holds"] = share >= 0.85
-        return result
+        return in_turn(context, lambda: adam_rounds(machine),
+                       {peer: lambda: machine.torch("adam", peer, 6, VIT_TENSORS, drop=2)},
+                       lambda: adam_floor(machine))
     return measure
+
+
+def adam_bandwidth(context):
+    """The update alone against the bandwidth that streams like its own reach, before and after it."""
+    machine, shares = context.machine, []
+    for _ in range(context.rounds):
+        before = adam_floor(machine)
+        taken = median(adam_rounds(machine)["step_s"])
+        shares.append(min(before, adam_floor(machine)) / taken)
+    return {"unit": "share", "ours": median(shares), "rounds": shares,
+            "note": "of the stream bandwidth, by 28 bytes a parameter"}
 
 
 def small_tensors(context):
@@ -155,29 +171,29 @@ def products(context):
         raise Unavailable("this build has no oneDNN")
     lines = ["%s %.0f of %.0f GFLOP/s" % (name, ours / 1e9, library / 1e9) for name, ours, library in rates]
     shares = [ours / library for _, ours, library in rates]
-    return {"unit": "share", "ours": min(shares), "holds": min(shares) >= 0.92, "lines": lines,
-            "note": "the least share of the library's rate (at least 0.92)"}
+    return {"unit": "share", "ours": min(shares), "lines": lines, "note": "the least share of the library's best rate"}
 
 
 def no_optimizer(context):
     """What the fused optimizer adds to the step, in times of 24 bytes a parameter at the stream's bandwidth."""
-    machine, steps = context.machine, 3 if context.quick else 4
+    machine, steps = context.machine, context.steps
     plain = os.path.join(machine.build, "tools", "bench.d", "no_optimizer.so")
     shared = ["run.steps=%d" % steps, "data.length=%d" % steps]
-    rounds = []
+    rounds, times = [], []
     for _ in range(context.rounds):
+        floor = VIT_PARAMETERS * ADAM_BYTES / machine.stream()
         with_adam = median(machine.fuserun(VIT, *shared)["step_s"])
         without = median(machine.fuserun(VIT, *shared, "optimizer.plugin=" + plain)["step_s"])
-        rounds.append((with_adam, without))
-    added = median([a - b for a, b in rounds])
-    floor = VIT_PARAMETERS * ADAM_BYTES / machine.stream()
-    return {"unit": "s/step", "ours": added, "floor": floor, "rounds": rounds, "holds": added <= 1.2 * floor,
-            "note": "Adam adds %.2f s to %.2f s (at most 1.2 x the floor)" % (added, median([b for _, b in rounds]))}
+        rounds.append((with_adam, without, floor))
+        times.append((with_adam - without) / floor)
+    with_adam, without, floor = (median(values) for values in zip(*rounds))
+    return {"unit": "x 24 bytes", "ours": median(times), "rounds": rounds,
+            "note": "a step of %.2f s, of %.2f s without; 24 bytes a parameter are %.2f s" % (with_adam, without, floor)}
 
 
 def clipping(context):
     """The exact global norm doubles a step for others (row 3): here the deferred way must not."""
-    machine, steps = context.machine, 3 if context.quick else 4
+    machine, steps = context.machine, context.steps
     shared = ["run.steps=%d" % steps, "data.length=%d" % steps]
     clip = ["optimizer.clip_grad_norm=1"]
     rounds = []
@@ -186,8 +202,8 @@ def clipping(context):
             [], clip + ["optimizer.clip_algorithm=deferred"], clip + ["optimizer.clip_algorithm=two_pass"])])
     deferred = median([each[1] / each[0] for each in rounds])
     twice = median([each[2] / each[0] for each in rounds])
-    return {"unit": "x unclipped", "ours": deferred, "rounds": rounds, "holds": deferred < 1.2,
-            "note": "deferred %.2f (below 1.2), two_pass %.2f times the unclipped step" % (deferred, twice)}
+    return {"unit": "x unclipped", "ours": deferred, "rounds": rounds,
+            "note": "two_pass %.2f times the unclipped step" % twice}
 
 
 GROWTH = {
@@ -204,7 +220,7 @@ def growth(series):
         machine, steps = context.machine, 3 if context.quick else 5
         base = {"data.batch_size": 1, "model.num_layers": 8, "model.hidden_dim": 512, "model.mlp_dim": 2048,
                 "model.num_heads": 8}
-        points = []
+        points, bandwidth = [], machine.stream()
         for changes in GROWTH[series]:
             values = base | dict(change.split("=") for change in changes)
             numbers = {key: int(value) for key, value in values.items()}
@@ -213,16 +229,16 @@ def growth(series):
             step = median(machine.fuserun(VIT, *overrides)["step_s"])
             flop = vit_flop(numbers["data.batch_size"], width=numbers["model.hidden_dim"],
                             hidden=numbers["model.mlp_dim"], layers=numbers["model.num_layers"])
-            a = machine.parameters(VIT, *overrides) * ADAM_BYTES / machine.stream()
+            a = machine.parameters(VIT, *overrides) * ADAM_BYTES / bandwidth
             points.append((changes[0], step, a, flop))
         # b: least squares of the relative errors
         slope = sum((step - a) * flop / step ** 2 for _, step, a, flop in points)
         slope /= sum((flop / step) ** 2 for _, step, _, flop in points)
         errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
         worst = max(abs(error) for _, _, error in errors)
-        return {"unit": "off the line", "ours": worst, "holds": worst <= 0.10,
+        return {"unit": "off the line", "ours": worst,
                 "lines": ["%s: %.3f s, %+.0f %%" % (name, step, 100 * error) for name, step, error in errors],
-                "note": "largest distance from a + b FLOP (at most 0.10)"}
+                "note": "the largest distance from a + b FLOP"}
     return measure
 
 
@@ -235,15 +251,21 @@ def all_rows():
         Row("vit_l16_b8_bf16", "ViT-L/16, batch 8, bf16, fused", vit_row("fused", 8, "bf16", hooks[:2])),
         Row("adam_304m_fused", "foreach Adam alone, 304 M, against fused=True", adam_alone("fused"), 1.05, 0.95),
         Row("adam_304m_foreach", "foreach Adam alone, 304 M, against foreach=True", adam_alone("foreach"), 0.20, 0.15),
+        Row("adam_304m_stream", "foreach Adam alone, 304 M, of the stream bandwidth", adam_bandwidth, 0.85,
+            is_absolute=True, is_least=True),
         Row("deep_mlp", "784-2048x8-10, batch 32, Adam, fused", deep_mlp, 0.65, 0.50),
         Row("small_mlp", "64-128-10, batch 32, Adam, an update", small_mlp, 0.25, 0.12),
         Row("start_up", "digits to the first step, whole process", start_up, 0.05, 0.02),
         Row("small_tensors", "1000 tensors of 64 in one call, against one", small_tensors, 2.0),
-        Row("no_optimizer", "ViT-L/16, batch 1: what Adam adds to a step", no_optimizer),
-        Row("products", "ViT-L/16, batch 1: products against oneDNN", products),
-        Row("clipping", "ViT-L/16, batch 1, clipped by the global norm", clipping),
+        Row("no_optimizer", "ViT-L/16, batch 1: what Adam adds to a step", no_optimizer, 1.2,
+            is_absolute=True),
+        Row("products", "ViT-L/16, batch 1: products against oneDNN", products, 0.92,
+            is_absolute=True, is_least=True),
+        Row("clipping", "ViT-L/16, batch 1, clipped by the global norm", clipping, 1.2,
+            is_absolute=True),
     ]
-    rows += [Row("growth_" + series, "a small ViT, step time against " + series, growth(series)) for series in GROWTH]
+    rows += [Row("growth_" + series, "a small ViT, step time against " + series, growth(series), 0.10, is_absolute=True)
+             for series in GROWTH]
     for mode, peers in (("per_param", ("loop", "fused")), ("foreach", ("foreach",))):
         for batch in (1, 8):
             rows.append(Row("vit_l16_b%d_%s" % (batch, mode), "ViT-L/16, batch %d, fp32, %s" % (batch, mode),

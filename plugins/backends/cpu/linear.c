@@ -7,10 +7,13 @@
 #include <stdlib.h>
 
 /* A weight's gradient is formed a panel of rows at a time. Small enough for a core's cache and for enough panels to
- * keep many cores busy, large enough for the product to run at full speed. */
-#define PANEL_MIN_FLOATS 65536
+ * keep many cores busy, large enough for the product to run at full speed: each panel reads all of x, so a wide weight
+ * takes more memory rather than few rows. */
+#define PANEL_MIN_FLOATS 32768
 #define PANEL_MAX_FLOATS 131072
+#define PANEL_WIDE_FLOATS 262144
 #define PANEL_PARTS 16
+#define PANEL_FULL_ROWS 64
 #define PANEL_MIN_ROWS 8
 
 /* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
@@ -102,7 +105,7 @@ struct weight_gradient {
     int64_t panel_rows, panel_count;
     bool is_dy_bfloat16, is_x_bfloat16;
     int worker_count;
-    bool is_scratch;       /* output 0 is one panel a worker */
+    bool is_scratch;       /* output 0 is one panel a worker; with no more panels than workers, one a panel */
     uint64_t panel_floats; /* from one worker's scratch to the next */
     uint64_t workspace_bytes;
     int64_t earlier_rows, earlier_count;             /* of each earlier micro-batch, and how many there are */
@@ -151,7 +154,8 @@ static void form_panel(const void *context, int64_t task, int worker)
     const int64_t begin = task * self->panel_rows;
     const int64_t end = begin + self->panel_rows < self->n ? begin + self->panel_rows : self->n;
     const bool is_short = end - begin < self->panel_rows;
-    float *const out = self->is_scratch ? run->out + (uint64_t)worker * self->panel_floats : run->out + begin * self->k;
+    const bool has_room = !self->is_scratch || self->panel_count <= self->worker_count;
+    float *const out = has_room ? run->out + begin * self->k : run->out + (uint64_t)worker * self->panel_floats;
     struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
     const int status = sum_products(run, worker, begin, is_short, out, &error);
     if (status != FUSERUN_OK) {
@@ -195,14 +199,20 @@ static void destroy_weight_gradient(struct fuse_kernel *kernel)
     free(self);
 }
 
-/* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. */
+/* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. Panels of one size,
+ * as near as rows allow, keep threads equally busy. */
 int64_t fuse_panel_rows(int64_t n, int64_t k)
 {
     int64_t floats = n * k / PANEL_PARTS;
     floats = floats < PANEL_MIN_FLOATS ? PANEL_MIN_FLOATS : floats;
     floats = floats > PANEL_MAX_FLOATS ? PANEL_MAX_FLOATS : floats;
     int64_t rows = floats / k;
-    rows = rows >= 16 ? rows / 16 * 16 : PANEL_MIN_ROWS;
+    if (rows < PANEL_FULL_ROWS && floats == PANEL_MAX_FLOATS)
+        rows = PANEL_WIDE_FLOATS / k < PANEL_FULL_ROWS ? PANEL_WIDE_FLOATS / k : PANEL_FULL_ROWS;
+    rows = rows < PANEL_MIN_ROWS ? PANEL_MIN_ROWS : rows;
+    const int64_t count = (n + rows - 1) / rows;
+    rows = (n + count - 1) / count;
+    rows = rows > PANEL_MIN_ROWS ? (rows + PANEL_MIN_ROWS - 1) / PANEL_MIN_ROWS * PANEL_MIN_ROWS : rows;
     return rows < n ? rows : n;
 }
 

@@ -56,6 +56,18 @@ static inline struct ahead look_ahead(const struct fuse_product_shape *shape, co
     };
 }
 
+/* The same for `columns` columns that are packed already, one strip behind the other. */
+static inline struct ahead look_ahead_packed(const float *next, int64_t columns, int64_t depth, int64_t tiles)
+{
+    const int64_t bytes = columns * depth * (int64_t)sizeof(float);
+    return (struct ahead){
+        .row = (const char *)next,
+        .row_bytes = bytes,
+        .rows_left = bytes > 0 ? 1 : 0,
+        .lines_each = ((bytes + LINE_BYTES - 1) / LINE_BYTES + tiles - 1) / tiles,
+    };
+}
+
 static inline __attribute__((always_inline)) void fetch_ahead(struct ahead *ahead)
 {
     for (int64_t i = 0; i < ahead->lines_each && ahead->rows_left > 0; i++) {
@@ -108,14 +120,15 @@ typedef void pack_function(const struct fuse_product_shape *shape, const void *f
 #include "product_tiles_kernel.h"
 
 #if defined(__x86_64__)
+/* prefetchw: where a processor with AVX2 does not know it, it does nothing. */
 #define KERNEL_NAME(stem) stem##_avx2
-#define KERNEL_TARGET __attribute__((target("avx2,fma")))
+#define KERNEL_TARGET __attribute__((target("avx2,fma,prfchw")))
 #define KERNEL_LANES 8
 #define KERNEL_ROWS 6
 #include "product_tiles_kernel.h"
 
 #define KERNEL_NAME(stem) stem##_avx512
-#define KERNEL_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma")))
+#define KERNEL_TARGET __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,fma,prfchw")))
 #define KERNEL_LANES 16
 #define KERNEL_ROWS 12
 #include "product_tiles_kernel.h"

@@ -18,11 +18,14 @@ typedef uint16_t KERNEL_NAME(half) __attribute__((vector_size(KERNEL_LANES * 2),
 #endif
 
 /* out (KERNEL_ROWS, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+
- * bias]. The sums stay in registers: two vectors a row. */
+ * bias]. The sums stay in registers: two vectors a row. Rows of c lie too far apart for the processor to foresee, and
+ * their stores would wait for memory one after the other: so they are fetched, to be written, while the sums are made.
+ */
 KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
                                             float *out, int64_t stride)
 {
 #define ZERO(r) VECTOR low##r = {0}, high##r = {0};
+#define FETCH(r) __builtin_prefetch(out + r * stride, 1, 3);
 #define STEP(r)                                                                                                        \
     low##r += a[r] * b_low;                                                                                            \
     high##r += a[r] * b_high;
@@ -36,6 +39,7 @@ KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const
     *(VECTOR *)(out + r * stride) = low##r;                                                                            \
     *(VECTOR *)(out + r * stride + KERNEL_LANES) = high##r;
     EACH_ROW(ZERO)
+    EACH_ROW(FETCH)
     for (int64_t i = 0; i < count; i++) {
         const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
         EACH_ROW(STEP)
@@ -50,6 +54,7 @@ KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const
     }
     EACH_ROW(STORE)
 #undef ZERO
+#undef FETCH
 #undef STEP
 #undef ADD
 #undef BIAS
@@ -157,10 +162,14 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
             for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
                 const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
                 const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
-                struct ahead ahead = {0};
-                if (shared_b == NULL) {
+                const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
+                struct ahead ahead;
+                if (shared_b != NULL) {
+                    ahead = look_ahead_packed(packed_b + (stop - group) * depth,
+                                              end - stop < STRIPS * TILE_WIDTH ? end - stop : STRIPS * TILE_WIDTH,
+                                              depth, tiles);
+                } else {
                     pack_b(shape, fuse_product_b(shape, b, k, group), depth, stop - group, own_b);
-                    const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
                     if (stop < end)
                         ahead = look_ahead(shape, b, k, depth, stop, end, tiles, STRIPS * TILE_WIDTH);
                     else if (i + block_rows < shape->m)

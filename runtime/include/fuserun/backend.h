@@ -80,9 +80,9 @@ enum fuse_op_kind {
 
 enum fuse_op_flag {
     FUSERUN_OP_ACCUMULATE = 1u << 0, /* add to the last output instead of overwriting it; gradients only (_DX, _DW, _DB, and DROPOUT as its own derivative) */
-    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW, LINEAR_DW_SUM: output 0 is scratch for as many panels as are made at the same time, the
-                                        smaller of worker_count and panel_count; each finished panel goes to call->panel
-                                        and is dropped */
+    FUSERUN_OP_PANELS = 1u << 1      /* LINEAR_DW, LINEAR_DW_SUM: output 0 is scratch for worker_count panels, from one to the next
+                                        rounded up to 64 bytes, or where there are no more than that for the whole
+                                        gradient; each finished panel goes to call->panel and is dropped */
 };
 
 struct fuse_operand {
