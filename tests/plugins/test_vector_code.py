@@ -64,8 +64,8 @@ class VectorCode(unittest.TestCase):
         return functions(library)
 
     def clone(self, code, rule, clone):
-        names = [name for name in code if re.fullmatch(rf"{rule}_{clone}(\.\w+)*", name)]
-        self.assertEqual(len(names), 1, f"{rule}_{clone} among the functions")
+        names = [name for name in code if re.fullmatch(rf"{rule}_slice_{clone}(\.\w+)*", name)]
+        self.assertEqual(len(names), 1, f"{rule}_slice_{clone} among the functions")
         return code[names[0]]
 
     def test_rules_are_vector_code(self):
