@@ -551,10 +551,79 @@ static void multiply(void)
     NEED(cuda.cublasDestroy_v2(handle) == 0);
 }
 
+/* Of whole numbers, which bfloat16 has and whose sums float has: what is left is the rounding of c. */
+static unsigned short whole_number(int which, int i, int j)
+{
+    const float value = (float)((i * 7 + j * 13 + which * 5) % 17);
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (unsigned short)(bits >> 16);
+}
+
+static float widened(unsigned short half)
+{
+    const unsigned bits = (unsigned)half << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float nearest_bfloat16(float value)
+{
+    int exponent;
+    const float fraction = frexpf(value, &exponent);
+    return ldexpf(nearbyintf(ldexpf(fraction, 8)), exponent - 8);
+}
+
+/* c (M, N) = a b, all bfloat16; the number of elements that are not the sum's nearest. */
+static int count_wrong(void *handle)
+{
+    unsigned short a[M * K], b[K * N], c[M * N];
+    const float alpha = 1.0f, beta = 0.0f;
+    void *const stream = new_stream();
+    const fuse_device_address da = device_memory(sizeof a), db = device_memory(sizeof b), dc = device_memory(sizeof c);
+    int wrong = 0;
+    for (int k = 0; k < K; k++) {
+        for (int i = 0; i < M; i++)
+            a[k * M + i] = whole_number(0, i, k);
+        for (int j = 0; j < N; j++)
+            b[j * K + k] = whole_number(1, k, j);
+    }
+    NEED(cuda.cublasSetStream_v2(handle, stream) == 0);
+    NEED(cuda.cuMemcpyHtoDAsync_v2(da, a, sizeof a, stream) == 0);
+    NEED(cuda.cuMemcpyHtoDAsync_v2(db, b, sizeof b, stream) == 0);
+    const int types[] = {FUSE_CUBLAS_COMPUTE_TF32, FUSE_CUBLAS_COMPUTE_FLOAT32};
+    for (int i = 0; i < 2; i++) /* TF32 is for float32 */
+        NEED((cuda.cublasGemmEx(handle, 0, 0, M, N, K, &alpha, (const void *)(uintptr_t)da, FUSE_CUBLAS_BFLOAT16, M,
+                                (const void *)(uintptr_t)db, FUSE_CUBLAS_BFLOAT16, K, &beta, (void *)(uintptr_t)dc,
+                                FUSE_CUBLAS_BFLOAT16, M, types[i], -1) == 0) == (i == 1));
+    NEED(cuda.cuMemcpyDtoHAsync_v2(c, dc, sizeof c, stream) == 0);
+    NEED(cuda.cuStreamSynchronize(stream) == 0);
+    for (int i = 0; i < M; i++)
+        for (int j = 0; j < N; j++) {
+            float sum = 0.0f;
+            for (int k = 0; k < K; k++)
+                sum += widened(a[k * M + i]) * widened(b[j * K + k]);
+            wrong += widened(c[j * M + i]) != nearest_bfloat16(sum);
+        }
+    return wrong;
+}
+
+static void multiply_bfloat16(void)
+{
+    void *handle = NULL;
+    NEED(cuda.cublasCreate_v2(&handle) == 0);
+    NEED(count_wrong(handle) > 0);
+    NEED(cuda.cublasSetMathMode(handle, FUSE_CUBLAS_FULL_REDUCTIONS) == 0);
+    NEED(count_wrong(handle) == 0);
+    NEED(cuda.cublasDestroy_v2(handle) == 0);
+}
+
 static void test_products(void **state)
 {
     (void)state;
     holds(status_of(multiply, NULL));
+    holds(status_of(multiply_bfloat16, NULL));
 }
 
 int main(void)

@@ -11,6 +11,8 @@
 
 /* Of the scores of a group. */
 #define GROUP_FLOATS (4 << 20)
+/* And heads, however short: cuBLAS has counted batches in 16 bits. */
+#define GROUP_MOST 32768
 
 /* What tensor cores want of every matrix. cuBLAS sees that of a single product and goes another way where it is not so;
  * of a batch, whose pointers are on the device, it takes it for granted. */
@@ -370,6 +372,7 @@ static void measure(struct attention *self, bool is_backward)
     self->rows = self->rows < self->tokens ? self->rows : self->tokens;
     self->group = GROUP_FLOATS / (self->rows * self->pitch) < 1 ? 1 : GROUP_FLOATS / (self->rows * self->pitch);
     self->group = self->group < tasks ? self->group : tasks;
+    self->group = self->group < GROUP_MOST ? self->group : GROUP_MOST;
     self->has_sums = is_backward && self->is_out_bfloat16 && self->rows < self->tokens; /* then a group is one task */
     self->table_bytes = fuse_round_up((uint64_t)self->group * FUSE_ATTENTION_ARRAYS * sizeof(void *), 64);
     self->scores_bytes = fuse_round_up((uint64_t)(self->group * self->rows * self->pitch) * sizeof(float), 64);

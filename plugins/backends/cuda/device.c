@@ -179,6 +179,9 @@ static int open_memory(struct fuse_cuda *cuda, struct fuse_error *error)
     cuda->bounce = bounce;
     FUSE_TRY(check_cublas(cuda, cuda->driver->cublasCreate_v2(&cuda->cublas), "opening cuBLAS", error));
     FUSE_TRY(check_cublas(cuda, cuda->driver->cublasSetStream_v2(cuda->cublas, cuda->stream), "opening cuBLAS", error));
+    /* Without it parts of a long sum may be added up in bfloat16 where the result is that. */
+    FUSE_TRY(check_cublas(cuda, cuda->driver->cublasSetMathMode(cuda->cublas, FUSE_CUBLAS_FULL_REDUCTIONS),
+                          "opening cuBLAS", error));
     return check_cublas(cuda, cuda->driver->cublasSetWorkspace_v2(cuda->cublas, cuda->own, workspace_bytes),
                         "giving cuBLAS its workspace", error);
 }

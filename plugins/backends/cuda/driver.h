@@ -65,6 +65,7 @@ typedef unsigned long long fuse_device_address;
     CALL(int, cublasDestroy_v2, (void *handle), (handle))                                                              \
     CALL(int, cublasGetVersion_v2, (void *handle, int *version), (handle, version))                                    \
     CALL(int, cublasSetStream_v2, (void *handle, void *stream), (handle, stream))                                      \
+    CALL(int, cublasSetMathMode, (void *handle, int mode), (handle, mode))                                             \
     CALL(int, cublasSetWorkspace_v2, (void *handle, void *workspace, size_t bytes), (handle, workspace, bytes))        \
     CALL(int, cublasGemmEx,                                                                                            \
          (void *handle, int transpose_a, int transpose_b, int m, int n, int k, const void *alpha, const void *a,       \
@@ -115,6 +116,7 @@ enum {
     FUSE_CUBLAS_COMPUTE_FLOAT32 = 68,
     FUSE_CUBLAS_COMPUTE_TF32 = 77,
     FUSE_CUBLAS_DEFAULT_ALGORITHM = -1,
+    FUSE_CUBLAS_FULL_REDUCTIONS = 16, /* CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION, default mode otherwise */
     FUSE_NVRTC_SUCCESS = 0,
     FUSE_NVRTC_COMPILATION = 6
 };

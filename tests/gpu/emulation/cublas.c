@@ -22,6 +22,7 @@ struct library {
     struct emu_stream *stream;
     void *workspace;
     size_t workspace_bytes;
+    bool has_full_reductions;
 };
 static struct library *libraries;
 
@@ -88,6 +89,18 @@ int cublasSetStream_v2(void *handle, void *stream)
         return wrong(__func__, "no such stream", INVALID_VALUE);
     self->stream = stream;
     self->workspace = NULL; /* as the library's reference says */
+    return SUCCESS;
+}
+
+int cublasSetMathMode(void *handle, int mode)
+{
+    EMU_ENTER(int);
+    struct library *const self = handle;
+    if (!is_alive(self))
+        return wrong(__func__, "no such handle", NOT_INITIALIZED);
+    if ((mode & ~FUSE_CUBLAS_FULL_REDUCTIONS) != 0)
+        return wrong(__func__, "a mode that the emulation does not know", INVALID_VALUE);
+    self->has_full_reductions = mode != 0;
     return SUCCESS;
 }
 
@@ -185,6 +198,7 @@ static int push(const char *name, struct product product, const struct library *
         return wrong(name, "types that do not go together", NOT_SUPPORTED);
     if (shape->a.type == EMU_BFLOAT16 && emu_settings()->capability < 80)
         return wrong(name, "bfloat16 on a device that does not multiply it", ARCH_MISMATCH);
+    shape->reduces_in_c = !library->has_full_reductions;
     shape->wants_alignment = product.is_batched && (shape->a.type == EMU_BFLOAT16 || shape->rounds_to_tf32);
     if (transpose_a < 0 || transpose_a > 1 || transpose_b < 0 || transpose_b > 1 || shape->m <= 0 || shape->n <= 0 ||
         shape->k <= 0 || shape->a.stride < (shape->a.is_transposed ? shape->k : shape->m) ||

@@ -205,6 +205,7 @@ struct emu_product {
     struct emu_matrix a, b, c;
     float alpha, beta;
     bool rounds_to_tf32;
+    bool reduces_in_c;    /* parts of a sum are of c's type */
     bool wants_alignment; /* to 16 bytes, of every matrix */
 };
 void emu_product_run(const struct emu_product *product, const void *a, const void *b, void *c);

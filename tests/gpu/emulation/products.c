@@ -66,12 +66,14 @@ static void gather(const struct emu_matrix *matrix, bool is_along_column, const 
     }
 }
 
-static float dot(const float *a, const float *b, int64_t k, int64_t parts)
+static float dot(const float *a, const float *b, int64_t k, int64_t parts, bool rounds_parts)
 {
     float sums[MAX_PARTS] = {0};
     for (int64_t part = 0; part < parts; part++)
         for (int64_t i = k * part / parts; i < k * (part + 1) / parts; i++)
             sums[part] += a[i] * b[i];
+    for (int64_t part = 0; part < parts && rounds_parts; part++)
+        sums[part] = rounded(sums[part], 7);
     for (int64_t part = 1; part < parts; part++)
         sums[0] += sums[part];
     return sums[0];
@@ -80,6 +82,7 @@ static float dot(const float *a, const float *b, int64_t k, int64_t parts)
 void emu_product_run(const struct emu_product *p, const void *a, const void *b, void *c)
 {
     const int64_t parts = 1 + (p->m * 7 + p->n * 3 + p->k) % MAX_PARTS;
+    const bool rounds_parts = p->c.type == EMU_BFLOAT16 && p->reduces_in_c;
     float *const rows = malloc((size_t)(p->m * p->k + p->k + 1) * sizeof *rows);
     if (rows == NULL)
         emu_give_up("no host memory for a product");
@@ -90,7 +93,7 @@ void emu_product_run(const struct emu_product *p, const void *a, const void *b, 
         gather(&p->b, !p->b.is_transposed, b, j, p->k, p->rounds_to_tf32, column);
         for (int64_t i = 0; i < p->m; i++) {
             const int64_t at = j * p->c.stride + i;
-            float value = p->alpha * dot(rows + i * p->k, column, p->k, parts);
+            float value = p->alpha * dot(rows + i * p->k, column, p->k, parts, rounds_parts);
             if (p->beta != 0.0f) /* what is not read may be NaN */
                 value += p->beta * load(p->c.type, c, at);
             store(p->c.type, c, at, value);
