@@ -19,9 +19,6 @@
 
 #define CHUNK_ELEMENTS 65536
 #define BLOCK_ROWS 64
-/* Terms are off by some 1e-7 of themselves (an element of x x^T or dy dy^T is a sum of thousands in float, whose errors
- * mostly cancel), so a sum of this share of its terms' magnitudes is off by at most 1e-5, its root by half of that. */
-#define LEAST_SHARE (1.0 / 64)
 
 struct norm {
     struct fuse_kernel kernel;
@@ -218,7 +215,7 @@ static int run_norm(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, cons
         sum += run.partials[2 * i];
         magnitude += is_blocks ? run.partials[2 * i + 1] : 0.0;
     }
-    if (is_blocks && run.status == FUSERUN_OK && !(isfinite(magnitude) && sum >= LEAST_SHARE * magnitude)) {
+    if (is_blocks && run.status == FUSERUN_OK && !(isfinite(magnitude) && sum >= FUSE_NORM_LEAST_SHARE * magnitude)) {
         if (self->panels != NULL)
             return self->panels->run(cpu, self->panels, call, error);
         sum = element_squares(&run);

@@ -272,7 +272,7 @@ static int add_squares(struct fuse_cuda *cuda, const float *values, int64_t coun
     const int64_t most = (int64_t)FUSE_OWN_PARTIALS * FUSE_SUM_CHUNK;
     for (int64_t at = 0; at == 0 || at < count; at += most) {
         const int64_t here = count - at < most ? count - at : most;
-        FUSE_TRY(fuse_cuda_sum_products(cuda, values + at, values + at, here, at > 0, cuda->results->partials,
+        FUSE_TRY(fuse_cuda_sum_products(cuda, values + at, values + at, here, at > 0, 1, cuda->results->partials,
                                         &cuda->results->sum, error));
     }
     return fuse_cuda_download(cuda, sum, &cuda->results->sum, sizeof(*sum), error);

@@ -46,6 +46,8 @@
     KERNEL(layer_norm_dw)                                                                                              \
     KERNEL(sum_products)                                                                                               \
     KERNEL(sum_partials)                                                                                               \
+    KERNEL(norm_rows)                                                                                                  \
+    KERNEL(norm_finish)                                                                                                \
     KERNEL(watch_values)                                                                                               \
     KERNEL(cross_entropy)                                                                                              \
     KERNEL(mse)                                                                                                        \
@@ -204,9 +206,10 @@ static inline int64_t fuse_cuda_column_blocks(int64_t columns)
 /* sums (width) = the sum of partials (count, width) [+ sums], in double, on the device. (sums.c) */
 int fuse_cuda_sum_partials(struct fuse_cuda *cuda, const double *partials, int64_t count, int width, bool adds,
                            double *sums, struct fuse_error *error);
-/* sum = the sum of the products of a and b (count) [+ sum]; partials: room for one double a chunk. (sums.c) */
-int fuse_cuda_sum_products(struct fuse_cuda *cuda, const float *a, const float *b, int64_t count, bool adds,
-                           double *partials, double *sum, struct fuse_error *error);
+/* sums (width) = the sum of the products of a and b (count) [+ sums], and with a width of 2 that of their magnitudes;
+ * partials: room for `width` doubles a chunk. (sums.c) */
+int fuse_cuda_sum_products(struct fuse_cuda *cuda, const float *a, const float *b, int64_t count, bool adds, int width,
+                           double *partials, double *sums, struct fuse_error *error);
 static inline int64_t fuse_cuda_chunks(int64_t count)
 {
     return (count + FUSE_SUM_CHUNK - 1) / FUSE_SUM_CHUNK;

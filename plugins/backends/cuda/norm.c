@@ -4,7 +4,11 @@
  * For dw = dy^T x,
  *     ||dy^T x||^2 = trace(x^T dy dy^T x) = trace(x x^T dy dy^T) = sum over i, j of (x x^T)_ij (dy dy^T)_ij
  * costs B^2 (N + K) multiply-adds, dw itself B N K: with few rows the first is cheaper. Products are in float, what is
- * summed up in double. */
+ * summed up in double.
+ *
+ * x x^T holds squares: it may leave the range of floats where no element of dw does; and where samples' gradients
+ * cancel, what is left of the sum is as small as its terms' rounding. Kernels that stand ready behind each such sum
+ * form the elements of dw where either shows, so that the host need not wait to see. */
 #include "product.h"
 
 #include <stdlib.h>
@@ -61,7 +65,7 @@ static int run_sum_squares(struct fuse_cuda *cuda, struct fuse_kernel *kernel, c
 {
     const struct norm *const self = (const struct norm *)kernel;
     const float *const g = call->inputs[0];
-    return fuse_cuda_sum_products(cuda, g, g, self->count, false, call->workspace, call->outputs[0], error);
+    return fuse_cuda_sum_products(cuda, g, g, self->count, false, 1, call->workspace, call->outputs[0], error);
 }
 
 /* A panel of dw at a time, formed, squared and forgotten. */
@@ -75,7 +79,7 @@ static int run_panels(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
         product.m = begin + self->rows < self->n ? self->rows : self->n - begin;
         FUSE_TRY(fuse_form_panel(cuda, product, &self->earlier, call->inputs, begin, panel,
                                  (char *)panel + self->floats_bytes, error));
-        FUSE_TRY(fuse_cuda_sum_products(cuda, panel, panel, product.m * self->k, begin > 0, call->workspace,
+        FUSE_TRY(fuse_cuda_sum_products(cuda, panel, panel, product.m * self->k, begin > 0, 1, call->workspace,
                                         call->outputs[0], error));
     }
     return FUSERUN_OK;
@@ -89,11 +93,13 @@ static int square(struct fuse_cuda *cuda, const struct fuse_product *product, co
                                     NULL, out, workspace, error);
 }
 
-/* A block of rows of both products at a time. */
+/* A block of rows of both products at a time. The workspace begins with the sum and its magnitude, then partial sums.
+ */
 static int run_blocks(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
                       struct fuse_error *error)
 {
     const struct norm *const self = (const struct norm *)kernel;
+    double *const sums = call->workspace, *const partials = sums + 2;
     char *const results = (char *)call->workspace + self->partial_bytes;
     float *const of_x = (float *)(void *)results, *const of_dy = (float *)(void *)(results + self->floats_bytes);
     void *const rounded = results + 2 * self->floats_bytes;
@@ -104,10 +110,20 @@ static int run_blocks(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
         x.m = dy.m = rows;
         FUSE_TRY(square(cuda, &x, call->inputs[1], begin, of_x, rounded, error));
         FUSE_TRY(square(cuda, &dy, call->inputs[0], begin, of_dy, rounded, error));
-        FUSE_TRY(fuse_cuda_sum_products(cuda, of_x, of_dy, rows * self->batch, begin > 0, call->workspace,
-                                        call->outputs[0], error));
+        FUSE_TRY(fuse_cuda_sum_products(cuda, of_x, of_dy, rows * self->batch, begin > 0, 2, partials, sums, error));
     }
-    return FUSERUN_OK;
+    const struct fuse_norm_arguments arguments = {.dy = call->inputs[0],
+                                                  .x = call->inputs[1],
+                                                  .sums = sums,
+                                                  .partials = partials,
+                                                  .out = call->outputs[0],
+                                                  .batch = self->batch,
+                                                  .n = self->n,
+                                                  .k = self->k,
+                                                  .least_share = FUSE_NORM_LEAST_SHARE,
+                                                  .bfloat16 = self->is_dy_bfloat16 | self->is_x_bfloat16 << 1};
+    FUSE_TRY(FUSE_LAUNCH(cuda, norm_rows, self->n, &arguments, error));
+    return FUSE_LAUNCH(cuda, norm_finish, 1, &arguments, error);
 }
 
 /* Of what is rounded. */
@@ -132,13 +148,18 @@ static int check_size(const struct fuse_cuda *cuda, const struct norm *self, str
     return fuse_product_check(cuda, &largest, error);
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct fuse_kernel **kernel,
                       struct fuse_kernel_info *info, struct fuse_error *error)
 {
     struct norm *const self = fuse_kernel_new(cuda, sizeof(*self), error);
     if (self == NULL)
         return FUSERUN_ERROR_MEMORY;
-    int64_t floats = 0, result_count = 0;
+    int64_t floats = 0, result_count = 0, sum_count = 0;
     if (op->kind == FUSERUN_OP_SUM_SQUARES) {
         self->kernel.run = run_sum_squares;
         self->count = fuse_operand_count(&op->inputs[0]);
@@ -158,6 +179,7 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
             self->rows = self->batch;
         floats = self->rows * (is_few_rows ? self->batch : self->k);
         result_count = is_few_rows ? 2 : 1;
+        sum_count = is_few_rows ? larger(self->n, 2 * fuse_cuda_chunks(floats)) + 2 : 0;
     }
     const int status = check_size(cuda, self, error);
     if (status != FUSERUN_OK) {
@@ -165,7 +187,7 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
         return status;
     }
     const int64_t summed = self->count > 0 ? self->count : floats;
-    self->partial_bytes = fuse_round_up((uint64_t)fuse_cuda_chunks(summed) * sizeof(double), 64);
+    self->partial_bytes = fuse_round_up((uint64_t)larger(sum_count, fuse_cuda_chunks(summed)) * sizeof(double), 64);
     self->floats_bytes = fuse_round_up((uint64_t)floats * sizeof(float), 64);
     info->workspace_bytes =
         self->partial_bytes + (uint64_t)result_count * self->floats_bytes + rounded_bytes(cuda, self);

@@ -44,10 +44,11 @@ int fuse_cuda_sum_partials(struct fuse_cuda *cuda, const double *partials, int64
     return FUSE_LAUNCH(cuda, sum_partials, 1, &arguments, error);
 }
 
-int fuse_cuda_sum_products(struct fuse_cuda *cuda, const float *a, const float *b, int64_t count, bool adds,
-                           double *partials, double *sum, struct fuse_error *error)
+int fuse_cuda_sum_products(struct fuse_cuda *cuda, const float *a, const float *b, int64_t count, bool adds, int width,
+                           double *partials, double *sums, struct fuse_error *error)
 {
-    const struct fuse_products_arguments arguments = {.a = a, .b = b, .partials = partials, .count = count};
+    const struct fuse_products_arguments arguments = {
+        .a = a, .b = b, .partials = partials, .count = count, .width = width};
     FUSE_TRY(FUSE_LAUNCH(cuda, sum_products, fuse_cuda_chunks(count), &arguments, error));
-    return fuse_cuda_sum_partials(cuda, partials, fuse_cuda_chunks(count), 1, adds, sum, error);
+    return fuse_cuda_sum_partials(cuda, partials, fuse_cuda_chunks(count), width, adds, sums, error);
 }

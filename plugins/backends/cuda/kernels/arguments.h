@@ -49,12 +49,26 @@ struct fuse_columns_arguments {
     int bfloat16, adds;
 };
 
-/* Block i sums the squares of a, or the products of a and b, over chunk i of FUSE_SUM_CHUNK elements. */
+/* Block i sums the products of a and b over chunk i of FUSE_SUM_CHUNK elements; with a width of 2 their magnitudes as
+ * well. */
 #define FUSE_SUM_CHUNK 65536
 struct fuse_products_arguments {
     const float *a, *b; /* (count) */
-    double *partials;   /* (chunks) */
+    double *partials;   /* (chunks, width) */
     long long count;
+    int width, reserved;
+};
+
+/* The sum of the squares of dw (n, k) = dy^T x, of which sums holds what came of x x^T and dy dy^T: that itself unless
+ * it is less than least_share of its terms' magnitudes; then block i forms row i of dw. */
+struct fuse_norm_arguments {
+    const void *dy, *x; /* (batch, n) and (batch, k) */
+    const double *sums; /* the sum, and that of its terms' magnitudes */
+    double *partials;   /* (n) */
+    double *out;        /* one */
+    long long batch, n, k;
+    double least_share;
+    int bfloat16, reserved;
 };
 
 /* sums (width) = the sums of partials (count, width), one after the other; width is 1 or 2. */

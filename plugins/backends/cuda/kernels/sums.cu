@@ -48,12 +48,59 @@ FUSE_KERNEL(sum_products, struct fuse_products_arguments, arguments)
     FUSE_SHARED double cells[FUSE_BLOCK];
     const long long begin = FUSE_BLOCK_INDEX * FUSE_SUM_CHUNK;
     const long long end = begin + FUSE_SUM_CHUNK < arguments.count ? begin + FUSE_SUM_CHUNK : arguments.count;
+    double sum = 0.0, magnitude = 0.0;
+    for (long long i = begin + FUSE_THREAD; i < end; i += FUSE_BLOCK) {
+        const double term = (double)arguments.a[i] * (double)arguments.b[i];
+        sum += term;
+        magnitude += fabs(term);
+    }
+    sum = fuse_block_sum(sum, cells);
+    if (arguments.width == 2)
+        magnitude = fuse_block_sum(magnitude, cells);
+    if (FUSE_THREAD != 0)
+        return;
+    arguments.partials[FUSE_BLOCK_INDEX * arguments.width] = sum;
+    if (arguments.width == 2)
+        arguments.partials[FUSE_BLOCK_INDEX * arguments.width + 1] = magnitude;
+}
+
+FUSE_DEVICE int fuse_norm_is_good(const struct fuse_norm_arguments *arguments)
+{
+    const double magnitude = arguments->sums[1];
+    return magnitude - magnitude == 0.0 && arguments->sums[0] >= arguments->least_share * magnitude;
+}
+
+/* Elements are summed in float, as a product of matrices does. */
+FUSE_KERNEL(norm_rows, struct fuse_norm_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    const long long row = FUSE_BLOCK_INDEX;
     double sum = 0.0;
-    for (long long i = begin + FUSE_THREAD; i < end; i += FUSE_BLOCK)
-        sum += (double)arguments.a[i] * (double)arguments.b[i];
+    if (fuse_norm_is_good(&arguments))
+        return;
+    for (long long column = FUSE_THREAD; column < arguments.k; column += FUSE_BLOCK) {
+        float element = 0.0f;
+        for (long long b = 0; b < arguments.batch; b++)
+            element += fuse_get(arguments.dy, b * arguments.n + row, arguments.bfloat16 & 1) *
+                       fuse_get(arguments.x, b * arguments.k + column, arguments.bfloat16 & 2);
+        sum += (double)element * (double)element;
+    }
     sum = fuse_block_sum(sum, cells);
     if (FUSE_THREAD == 0)
-        arguments.partials[FUSE_BLOCK_INDEX] = sum;
+        arguments.partials[row] = sum;
+}
+
+/* One block. */
+FUSE_KERNEL(norm_finish, struct fuse_norm_arguments, arguments)
+{
+    FUSE_SHARED double cells[FUSE_BLOCK];
+    double sum = 0.0;
+    if (!fuse_norm_is_good(&arguments))
+        for (long long row = FUSE_THREAD; row < arguments.n; row += FUSE_BLOCK)
+            sum += arguments.partials[row];
+    sum = fuse_block_sum(sum, cells);
+    if (FUSE_THREAD == 0)
+        *arguments.out = fuse_norm_is_good(&arguments) ? arguments.sums[0] : sum;
 }
 
 /* One block. */
