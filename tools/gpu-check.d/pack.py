@@ -1,12 +1,14 @@
 """A build that can be carried to a machine that cannot build: program, plugins, tests, and the shared libraries that they
-were linked with but for the C library's own."""
+were linked with but for the C library's own; and with it, in one archive, all that tools/gpu-check reads."""
 import glob
 import os
 import re
 import shutil
 import subprocess
-import sys
+import tarfile
 
+MOST_BYTES = 64 << 20
+CARRIED = ["tools/gpu-check", "tools/gpu-check.d/*.py", "tools/bench.d/torch_peer.py", "configs/**", "build-gpu-check/pack/**"]
 # Part of every system that can run the rest.
 SYSTEM = re.compile(r"lib(c|m|dl|pthread|rt)\.so|ld-linux|linux-vdso")
 
@@ -17,6 +19,19 @@ def libraries_of(path):
         found = re.match(r"\s*(\S+) => (/\S+)", line)
         if found and not SYSTEM.search(found.group(1)):
             yield found.group(1), found.group(2)
+
+
+def make_archive(root, archive):
+    """A folder gpu-check/ with what tools/gpu-check needs, at the places where it looks."""
+    with tarfile.open(archive, "w:gz") as tar:
+        for pattern in CARRIED:
+            for path in sorted(glob.glob(os.path.join(root, pattern), recursive=True)):
+                if os.path.isfile(path):
+                    tar.add(path, os.path.join("gpu-check", os.path.relpath(path, root)))
+    size = os.path.getsize(archive)
+    print("%s: %.1f MiB; where the GPU is: tar xf it, gpu-check/tools/gpu-check" %
+          (os.path.relpath(archive, root), size / 2**20))
+    return 0 if size <= MOST_BYTES else 1
 
 
 def make_pack(root):
@@ -44,7 +59,4 @@ def make_pack(root):
     os.makedirs(os.path.join(pack, "lib"))
     for name, path in libraries.items():
         shutil.copy2(path, os.path.join(pack, "lib", name))
-    size = sum(os.path.getsize(os.path.join(at, name)) for at, _, names in os.walk(pack) for name in names)
-    print("%s: %.1f MiB" % (os.path.relpath(pack, root), size / 2**20))
-    sys.stdout.flush()
-    return 0
+    return make_archive(root, os.path.join(folder, "gpu-check.tar.gz"))

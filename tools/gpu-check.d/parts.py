@@ -33,6 +33,10 @@ plugin = %s
 """
 
 
+# muon is for matrices alone.
+MATRICES = "sgd\n[group matrices]\nmatch = *weight\nplugin = muon"
+
+
 def about(bench, result):
     """driver, device, build"""
     driver = bench.driver()
@@ -116,10 +120,9 @@ def optimizers(bench, result):
     found = json.loads(bench.call([os.path.join(bench.build, "fuserun"), "plugins", "--json"]))
     names = sorted(plugin["name"] for plugin in found if plugin["kind"] == "optimizer")
     result["rows"] = []
-    names = [name for name in names if name not in ("adafactor", "muon")]  # these are the CPU's alone
-    for name in names[:2] if bench.is_reduced else names:
+    for name in ["adadelta", "adafactor", "muon"] if bench.is_reduced else names:
         with open(bench.path(name + ".ini"), "w", encoding="utf-8") as file:
-            file.write(CLASSES % name)
+            file.write(CLASSES % (MATRICES if name == "muon" else name))
         config = bench.path(name + ".ini")
         runs = {mode: bench.fuserun(config, name + "-" + mode, "optimizer.mode=" + mode) for mode in MODES}
         bench.equal_weights(runs)
