@@ -122,16 +122,11 @@ static void add_json_option(struct fuse_text *text, const struct fuse_option *op
                    (option->flags & FUSERUN_OPTION_NONE_ALLOWED) != 0 ? "true" : "false");
 }
 
-/* Memory of the device's own is out of reach of a rule's functions: such a backend compiles the rule's texts. */
 static bool can_run_on(const struct fuse_optimizer *optimizer, const struct fuse_backend *backend)
 {
-    for (uint32_t r = 0; r < optimizer->rule_count; r++) {
-        const struct fuse_rule *rule = optimizer->rules[r];
-        const bool is_whole = rule->update_tensor != NULL;
-        const bool has_text = is_whole ? rule->pass_count > 0 : rule->text != NULL && rule->text[0] != '\0';
-        if ((is_whole && backend->compile_tensor == NULL) || (backend->allocate_staging != NULL && !has_text))
+    for (uint32_t r = 0; r < optimizer->rule_count; r++)
+        if (!fuse_rule_runs_on(optimizer->rules[r], backend))
             return false;
-    }
     return true;
 }
 

@@ -12,12 +12,10 @@
 
 /* ---- groups --------------------------------------------------------------------------------------------------- */
 
-static int new_group(struct fuse_dict *dict, struct fuse_group *group, const struct fuse_group_spec *spec,
-                     const char *const *driven, size_t driven_count, struct fuse_error *error)
+/* A group's options and its rule; nothing is made. */
+static int fill_group(struct fuse_group *group, const struct fuse_group_spec *spec, const char *const *driven,
+                      size_t driven_count, struct fuse_error *error)
 {
-    group->name = fuse_strdup(spec->name);
-    if (group->name == NULL)
-        return fuse_fail_memory(error, "a parameter group", strlen(spec->name));
     group->component = spec->component;
     group->optimizer = spec->component->api;
     const size_t count = fuse_options_flatten(spec->component, spec->options, group->base, FUSERUN_MAX_HYPER);
@@ -39,6 +37,37 @@ static int new_group(struct fuse_dict *dict, struct fuse_group *group, const str
         return fuse_fail(error, FUSERUN_ERROR_PLUGIN, NULL, "optimizer '%s' selects rule %u of %u",
                          spec->component->name, rule, optimizer->rule_count);
     group->rule = optimizer->rules[rule];
+    return FUSERUN_OK;
+}
+
+bool fuse_rule_runs_on(const struct fuse_rule *rule, const struct fuse_backend *backend)
+{
+    const bool is_whole = rule->update_tensor != NULL;
+    const bool has_text = is_whole ? rule->pass_count > 0 : rule->text != NULL && rule->text[0] != '\0';
+    return (!is_whole || backend->compile_tensor != NULL) && (backend->allocate_staging == NULL || has_text);
+}
+
+int fuse_dict_check_rules(const struct fuse_backend *backend, const struct fuse_group_spec *groups, size_t group_count,
+                          const char *const *driven, size_t driven_count, struct fuse_error *error)
+{
+    for (size_t g = 0; g < group_count; g++) {
+        struct fuse_group group = {0};
+        FUSE_TRY(fill_group(&group, &groups[g], driven, driven_count, error));
+        if (!fuse_rule_runs_on(group.rule, backend))
+            return fuse_fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                             "the optimizer '%s' works on the host's memory, its rule '%s' has no text for a device",
+                             group.component->name, group.rule->name);
+    }
+    return FUSERUN_OK;
+}
+
+static int new_group(struct fuse_dict *dict, struct fuse_group *group, const struct fuse_group_spec *spec,
+                     const char *const *driven, size_t driven_count, struct fuse_error *error)
+{
+    FUSE_TRY(fill_group(group, spec, driven, driven_count, error));
+    group->name = fuse_strdup(spec->name);
+    if (group->name == NULL)
+        return fuse_fail_memory(error, "a parameter group", strlen(spec->name));
     if (group->rule->update_tensor != NULL)
         return FUSERUN_OK;
     return dict->backend->compile_rule(dict->device, group->rule, &group->compiled, error);

@@ -89,6 +89,14 @@ struct fuse_dict {
     uint64_t watch_count;         /* looks that the device was asked for in this update */
 };
 
+/* Whether a device of that backend can do a rule's updates. Memory of the device's own is out of reach of a rule's
+ * functions: such a backend compiles the rule's texts. */
+bool fuse_rule_runs_on(const struct fuse_rule *rule, const struct fuse_backend *backend);
+
+/* The same for each group's rule, before a device is opened: FUSERUN_ERROR_UNSUPPORTED names the first that cannot. */
+int fuse_dict_check_rules(const struct fuse_backend *backend, const struct fuse_group_spec *groups, size_t group_count,
+                          const char *const *driven, size_t driven_count, struct fuse_error *error);
+
 /* The group that takes a parameter of this name: the first whose globs match it, 0 (`default`) if none does. */
 uint32_t fuse_group_of(const char *parameter, const struct fuse_group_spec *groups, size_t group_count);
 

@@ -57,7 +57,8 @@ void fuse_experiment_close_device(struct fuse_experiment *experiment)
 }
 
 /* A CUDA device that can be used, else the CPU: without a word where there is none, with one where it cannot do what
- * the config asks for. What is wrong with the config would be so on the CPU, too. */
+ * the config asks for, which is looked at first: opening a device takes time and memory. What is wrong with the config
+ * would be so on the CPU, too. */
 static int open_automatic(struct fuse_experiment *experiment, const struct fuse_backend_options *options,
                           const struct fuse_group_spec *specs, size_t count, struct fuse_error *cause)
 {
@@ -66,7 +67,10 @@ static int open_automatic(struct fuse_experiment *experiment, const struct fuse_
     if (found == FUSERUN_ERROR_MEMORY)
         return found;
     if (found == FUSERUN_OK) {
-        const int status = open_on(experiment, backend, options, specs, count, cause);
+        int status = fuse_dict_check_rules(backend, specs, count, experiment->clock->driven,
+                                           experiment->clock->driven_count, cause);
+        if (status == FUSERUN_OK)
+            status = open_on(experiment, backend, options, specs, count, cause);
         if (status == FUSERUN_OK || status == FUSERUN_ERROR_MEMORY || status == FUSERUN_ERROR_CONFIG ||
             status == FUSERUN_ERROR_INTERNAL)
             return status;

@@ -3,10 +3,13 @@ lost: one clear error each time, exit status 2 for what `check` finds and 1 late
 nothing leaks."""
 import concurrent.futures
 import os
+import re
 import shutil
+import subprocess
 import unittest
 
-from device_case import EMULATION, SMALL_VIT, DeviceCase, config_of
+from device_case import EMULATION, SMALL_VIT, DeviceCase, config_of  # finds the next one
+from support import FUSERUN
 
 OUT_OF_MEMORY, NO_DEVICE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 100, 700, 719
 WORKERS = 2
@@ -104,6 +107,18 @@ class Failures(DeviceCase):
                 self.assertRegex(done.stderr, r"^command line: run\.device: .+\n$")
             done, report = self.run_on_device("t.ini", "run.device=auto", **settings)
             self.assertEqual((done.returncode, report["launches"]), (0, 0), done.stderr)
+            self.assertLessEqual(report["calls"], 4)  # cuInit, cuDeviceGetCount, and the error's name and words
+
+    def test_auto_without_a_driver_looks_for_nothing_else(self):
+        """cuBLAS and NVRTC are large, and may be here without a driver."""
+        environment = self.environment() | {"LD_DEBUG": "libs"}
+        done = subprocess.run([FUSERUN, "check", "t.ini", "run.device=auto"], cwd=self.folder, capture_output=True,
+                              text=True, check=False, env=environment)
+        self.assertEqual(done.returncode, 0)
+        looked_for = set(re.findall(r"find library=(lib(?:cu|nvrtc)\S+)", done.stderr))
+        if any("libcuda.so.1" in line and "calling init" in line for line in done.stderr.splitlines()):
+            self.skipTest("there is a driver here")
+        self.assertEqual(looked_for, {"libcuda.so.1"})
 
     def test_version_touches_no_device(self):
         done, report = self.run_on_device("--version")
