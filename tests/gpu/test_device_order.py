@@ -1,5 +1,6 @@
-"""Every wait of a stream for an event is needed: with any one of them left out, some order in which the device may work
-gives other results. With all of them none does."""
+"""Every wait for an event, of a stream or of the host, is needed: with any one of them left out, some order in which the
+device may work gives other results. With all of them none does. The emulation counts the waits that a run has, so one
+that is new has to be looked at here."""
 import os
 import subprocess
 import unittest
@@ -44,6 +45,21 @@ class Waits(DeviceCase):
             found += done.returncode != 0 or self.model() != expected
             self.assertGreater(report["waits_left_out"], 0)
         self.assertGreater(found, 0)
+
+    def test_more_tensors_than_one_list_has_room_for(self):
+        """The host fills the list of foreach's updates anew once the device has read it."""
+        sizes = ", ".join(["4"] * 561)  # 1120 tensors, in lists of 1024
+        config = self.write("t.ini", "[run]\nname = t\noverwrite = yes\nsteps = 1\n[model]\nplugin = mlp\nsizes = %s\n"
+                            "[data]\nplugin = random_images\nimage_size = 2\nchannels = 1\nclasses = 4\nlength = 2\n"
+                            "batch_size = 2\n[loss]\nkind = sum\n[optimizer]\nplugin = sgd\nmode = foreach\n" % sizes)
+        results = set()
+        for order in ORDERS[:2]:
+            self.assertEqual(self.cuda(config, order=order)["waits"], 3)
+            results.add(self.model())
+        self.assertEqual(len(results), 1)
+        done, report = self.run_on_device(config, "run.device=cuda", order="late", no_wait=3)
+        self.assertEqual((done.returncode, report["waits_left_out"] > 0), (0, True), done.stderr)
+        self.assertNotIn(self.model(), results)
 
 
 if __name__ == "__main__":

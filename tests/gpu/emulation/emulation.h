@@ -18,7 +18,8 @@
  *   FUSERUN_EMULATION_MEMORY   bytes of device memory, 1 GiB by default
  *   FUSERUN_EMULATION_DEVICES  how many devices there are, 1 by default
  *   FUSERUN_EMULATION_CAPABILITY   75 for 7.5; 80 by default
- *   FUSERUN_EMULATION_NO_WAIT  N: the N-th different wait of a stream for an event is left out, each time
+ *   FUSERUN_EMULATION_NO_WAIT  N: the N-th different wait for an event, of a stream or of the host, is left out,
+ *                              each time
  *   FUSERUN_EMULATION_REPORT   a file that gets the report, JSON, when the process ends
  *   FUSERUN_EMULATION_CACHE    a folder that keeps compiled kernels from process to process
  *
