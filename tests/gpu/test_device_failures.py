@@ -15,6 +15,10 @@ OUT_OF_MEMORY, NO_DEVICE, ILLEGAL_ADDRESS, LAUNCH_FAILED = 2, 100, 700, 719
 WORKERS = 2
 
 
+def errors_of(done):
+    return [line for line in done.stderr.splitlines() if ": warning: " not in line and not line.startswith("warning: ")]
+
+
 class Failures(DeviceCase):
     def setUp(self):
         super().setUp()
@@ -22,9 +26,8 @@ class Failures(DeviceCase):
 
     def check_failed(self, done, report, folder, at):
         """One line, about the device, and no half of anything."""
-        lines = [line for line in done.stderr.splitlines() if ": warning: " not in line and not line.startswith("warning: ")]
         self.assertIn(done.returncode, (1, 2), (at, done.stderr))
-        self.assertEqual(len(lines), 1, (at, done.stderr))
+        self.assertEqual(len(errors_of(done)), 1, (at, done.stderr))
         self.assertIsNotNone(report, at)
         self.assertEqual(report["complaints"], 0, (at, done.stderr))
         output = os.path.join(folder, "runs", "t")
@@ -156,6 +159,68 @@ class Failures(DeviceCase):
             if done.returncode != 0:
                 self.check_failed(done, report, self.folder, n)
             shutil.rmtree(self.path("runs"), ignore_errors=True)
+
+
+class Checkpoints(DeviceCase):
+    """A run that writes one at every update, ended by the device: those written before stay, and the CPU goes on."""
+
+    def setUp(self):
+        super().setUp()
+        self.config = self.net("adam", "lr = 0.01\n[checkpoint]\nevery = 1\nkeep = 100\n", steps=5)
+
+    def checkpoints(self):
+        folder = self.path("runs", "t", "checkpoints")
+        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+        return {name: self.read(folder, name) for name in names}
+
+    def fails(self, fail, *overrides):
+        done, report = self.run_on_device(self.config, "run.device=cuda", *overrides, fail=fail)
+        self.assertIn(done.returncode, (1, 2), (fail, done.stderr))
+        self.assertEqual(len(errors_of(done)), 1, (fail, done.stderr))
+        self.assertEqual((report["complaints"], report["injected"]), (0, 1), fail)
+        return done
+
+    def goes_on(self):
+        """From the newest on the CPU, to the end; near what the device alone makes."""
+        self.fuserun(self.config, "run.device=cpu", "run.resume=auto")
+        self.assert_close(self.weights(), self.expected, 1e-3)
+        shutil.rmtree(self.path("runs"))
+
+    def test_a_device_that_is_lost_on_the_way(self):
+        report = self.cuda(self.config)
+        self.expected, whole = self.weights(), self.checkpoints()
+        launches = report["launches"] - sum(count for name, count in report["kernels"].items() if "Gemm" in name)
+        copies, products = report["entries"]["cuMemcpyDtoHAsync_v2"], report["entries"]["cublasGemmEx"]
+        cases = [("launch:%d:%d" % (launches * i // 10, code), i)
+                 for i, code in ((3, ILLEGAL_ADDRESS), (5, LAUNCH_FAILED), (7, ILLEGAL_ADDRESS), (9, LAUNCH_FAILED))]
+        cases += [("cuLaunchKernel:%d:%d" % (launches // 2, LAUNCH_FAILED), 5), ("cublasGemmEx:%d:13" % (products // 2), 5),
+                  ("cuMemcpyDtoHAsync_v2:%d:%d" % (copies // 2, ILLEGAL_ADDRESS), 5)]
+        shutil.rmtree(self.path("runs"))
+        for fail, tenths in cases:
+            with self.subTest(fail=fail):
+                self.assertEqual(self.fails(fail).returncode, 1)
+                left = self.checkpoints()
+                self.assertGreaterEqual(len([name for name in left if name.endswith(".safetensors")]), (tenths - 1) // 2)
+                for name, content in left.items():
+                    if name.startswith("step-"):
+                        self.assertEqual(content, whole[name], (fail, name))
+                self.goes_on()
+
+    def test_a_device_without_memory_for_going_on(self):
+        self.cuda(self.config)
+        self.expected = self.weights()
+        shutil.rmtree(self.path("runs"))
+        self.cuda(self.config, "run.steps=2")
+        before = self.checkpoints()
+        self.assertGreaterEqual(len(before), 2)
+        shutil.copytree(self.path("runs"), self.path("kept"))
+        report = self.cuda(self.config, "run.resume=auto")
+        for n in range(1, report["entries"]["cuMemAlloc_v2"] + 1):
+            shutil.rmtree(self.path("runs"), ignore_errors=True)
+            shutil.copytree(self.path("kept"), self.path("runs"))
+            self.assertIn("memory", self.fails("cuMemAlloc_v2:%d:%d" % (n, OUT_OF_MEMORY), "run.resume=auto").stderr)
+            self.assertEqual(self.checkpoints(), before, n)
+        self.goes_on()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What the parts of tools/gpu-check share: running fuserun and the tests of a build, reading what they left, and asking
 the driver how much of the device's memory is taken."""
 import ctypes
+import filecmp
 import json
 import os
 import statistics
@@ -209,17 +210,13 @@ class Bench:
                 "loss": updates[-1]["loss"],
                 "accuracy": next((line["eval_accuracy"] for line in reversed(lines) if "eval_accuracy" in line), None)}
 
-    def equal_weights(self, runs):
+    @staticmethod
+    def equal_weights(runs):
         """runs: {name: run}, all to have the same bits."""
         (first, expected), *others = runs.items()
         for name, run in others:
-            if self.call(["cmp", "-s", run["weights"], expected["weights"]] if self.same_size(run, expected) else ["false"],
-                         environment={}) != "":
+            if not filecmp.cmp(run["weights"], expected["weights"], shallow=False):
                 raise Failed("%s and %s differ" % (first, name))
-
-    @staticmethod
-    def same_size(a, b):
-        return os.path.getsize(a["weights"]) == os.path.getsize(b["weights"])
 
 
 def median_step(run, drop):
