@@ -26,6 +26,14 @@ RULES = {
     "radam": ["radam"],
     "lion": ["lion"],
 }
+# Passes of rules over whole parameters, and what there is in each.
+PASSES = {
+    "adafactor": {"step_factored": "vmulps vsqrtps vdivps", "step_whole": "vmulps vsqrtps vdivps",
+                  "measure_factored": "vmulpd vdivpd", "measure_param": "vmulpd", "follow_rows": "vmulpd",
+                  "follow_columns": "vmulpd vaddpd", "follow_elements": "vmulpd"},
+    "muon": {"follow": "vmulps", "measure": "vmulpd", "normalize": "vdivps", "add_gram": "vmulps",
+             "add_product": "vmulps", "step": "vmulps"},
+}
 ROOTLESS = {"sgd", "rprop", "asgd", "adamax", "lion"}
 DIVISIONLESS = {"sgd", "rprop", "asgd", "lion"}
 WIDE = r"\b{}\s.*%[yz]mm"
@@ -63,9 +71,9 @@ class VectorCode(unittest.TestCase):
         subprocess.run([compiler, "-shared", "-fPIC", *documented_flags(), source, "-o", library], check=True)
         return functions(library)
 
-    def clone(self, code, rule, clone):
-        names = [name for name in code if re.fullmatch(rf"{rule}_slice_{clone}(\.\w+)*", name)]
-        self.assertEqual(len(names), 1, f"{rule}_slice_{clone} among the functions")
+    def clone(self, code, function, clone):
+        names = [name for name in code if re.fullmatch(rf"{function}_{clone}(\.\w+)*", name)]
+        self.assertEqual(len(names), 1, f"{function}_{clone} among the functions")
         return code[names[0]]
 
     def test_rules_are_vector_code(self):
@@ -76,7 +84,7 @@ class VectorCode(unittest.TestCase):
                 for rule in rules:
                     for clone in CLONES:
                         with self.subTest(compiler=compiler, rule=rule, clone=clone):
-                            text = self.clone(code, rule, clone)
+                            text = self.clone(code, rule + "_slice", clone)
                             self.assertRegex(text, WIDE.format("vmulps"))
                             if plugin not in ROOTLESS:
                                 self.assertRegex(text, WIDE.format("vsqrtps"))
@@ -86,12 +94,25 @@ class VectorCode(unittest.TestCase):
                             self.assertNotRegex(text, r"\bv?rsqrt|\bv?rcp", "an approximate root or quotient")
                             self.assertNotRegex(text, r"<sqrtf@plt>", "the library's square root, with errno")
 
+    def test_passes_are_vector_code(self):
+        for compiler in self.compilers():
+            for plugin, passes in PASSES.items():
+                with tempfile.TemporaryDirectory() as folder:
+                    code = self.compile(compiler, plugin, pathlib.Path(folder))
+                for name, instructions in passes.items():
+                    for clone in CLONES:
+                        with self.subTest(compiler=compiler, name=name, clone=clone):
+                            text = self.clone(code, name + "_elements", clone)
+                            for instruction in instructions.split():
+                                self.assertRegex(text, WIDE.format(instruction))
+                            self.assertNotRegex(text, r"\bvfn?m(add|sub)")
+
     def test_widest_clone_uses_the_widest_registers_for_three_states(self):
         """A rule of five arrays: compilers that doubt that the arrays are apart leave it scalar."""
         for compiler in self.compilers():
             with tempfile.TemporaryDirectory() as folder, self.subTest(compiler=compiler):
                 code = self.compile(compiler, "adam", pathlib.Path(folder))
-                self.assertRegex(self.clone(code, "adam_amsgrad", "avx512"), r"\bvsqrtps\s.*%zmm")
+                self.assertRegex(self.clone(code, "adam_amsgrad_slice", "avx512"), r"\bvsqrtps\s.*%zmm")
 
 
 if __name__ == "__main__":
