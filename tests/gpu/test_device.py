@@ -51,7 +51,7 @@ class Modes(DeviceCase):
         why = r"CUDA device 0 has compute capability 7\.5, bf16 begins with 8\.0; allowed: fp32"
         done, report = self.run_on_device(config, "run.device=auto", "run.precision=bf16", capability=75)
         self.assertEqual((done.returncode, report["launches"], report["leaks"]), (0, 0, {}), done.stderr)
-        self.assertEqual(set(report["entries"]), {"cuInit", "cuDeviceGetCount"})  # no device was opened
+        self.assertNotIn("cuDevicePrimaryCtxRetain", report["entries"])  # no device was opened
         self.assertRegex(done.stderr, r"^[^\n]+: warning: run\.device: auto takes the CPU instead of the CUDA "
                                       r"device: %s\n$" % why)
         got = self.model()
