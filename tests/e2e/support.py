@@ -21,6 +21,12 @@ def is_sanitized():
         return b"__asan_init" in file.read()
 
 
+def writes_coverage():
+    """Whether fuserun writes files of its own at its end, to count the lines that ran."""
+    with open(FUSERUN, "rb") as file:
+        return b"__gcov_" in file.read()
+
+
 def flatten(value):
     if isinstance(value, (list, tuple)):
         return [leaf for element in value for leaf in flatten(element)]
