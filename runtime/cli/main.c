@@ -1,6 +1,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -262,8 +263,18 @@ static void choose_waiting(void)
         (void)setenv("OMP_WAIT_POLICY", "passive", 0);
 }
 
+/* A caller may have closed the standard streams. The first file opened would then get such a number, and what is meant
+ * for the terminal would go into it. Each place is taken the wrong way round, so that using it stays an error. */
+static void hold_standard_streams(void)
+{
+    for (int descriptor = 0; descriptor <= 2; descriptor++)
+        if (fcntl(descriptor, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", descriptor == 0 ? O_WRONLY : O_RDONLY); /* gets the lowest free number: this one */
+}
+
 int main(int count, char **values)
 {
+    hold_standard_streams();
     choose_waiting();
     if (count < 2) {
         fputs(usage, stderr);

@@ -10,7 +10,7 @@ int fuse_command_run(const struct fuse_arguments *arguments)
     struct fuse_experiment *experiment = NULL;
     struct fuse_outputs outputs = {0};
     struct fuse_error error = FUSE_ERROR_INIT;
-    fuse_signals_catch();
+    fuse_signals_prepare();
     int exit_status = fuse_open_experiment(arguments, &experiment);
     if (exit_status != FUSE_EXIT_DONE)
         goto out;
@@ -30,6 +30,7 @@ int fuse_command_run(const struct fuse_arguments *arguments)
         (void)fflush(stdout);
         goto out;
     }
+    fuse_signals_catch(); /* up to here there is nothing to save, and nothing to wait for */
     if (status == FUSERUN_OK)
         status = fuse_experiment_allocate(experiment, &error);
     if (status == FUSERUN_OK)

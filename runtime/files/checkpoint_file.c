@@ -82,8 +82,15 @@ static int read_record(const struct fuse_safetensors *file, struct fuse_checkpoi
         return fuse_fail(error, FUSERUN_ERROR_FORMAT, NULL,
                          "'%s' is not a checkpoint: its metadata names no format and no step",
                          fuse_shown_path(fuse_safetensors_path(file)));
-    if (strcmp(format, FUSE_CHECKPOINT_FORMAT) != 0)
+    char shown[FUSE_SHOWN_BYTES];
+    const char *version = format + strlen("fuserun checkpoint ");
+    if (version[strspn(version, "0123456789")] != '\0')
         return bad_value(file, "format", format, error);
+    if (strcmp(format, FUSE_CHECKPOINT_FORMAT) != 0)
+        return fuse_fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                         "'%s' is a checkpoint of another version of fuserun: its format is '%s', this one reads '%s'",
+                         fuse_shown_path(fuse_safetensors_path(file)), fuse_shown(format, strlen(format), shown),
+                         FUSE_CHECKPOINT_FORMAT);
     for (size_t i = 0; i < NUMBER_COUNT; i++) {
         int64_t value = 0;
         const char *text = fuse_safetensors_metadata(file, numbers[i].key);

@@ -1,6 +1,7 @@
 #include "train/loop.h"
 
 #include "base/number.h"
+#include "config/options.h"
 #include "memory/resident.h"
 #include "train/pictures.h"
 #include "train/profile.h"
@@ -196,6 +197,26 @@ static void answer_signal(struct fuse_run_state *state)
     fuse_diagnostics_print(experiment->diagnostics, stderr);
 }
 
+static void tell_damaged_metrics(const struct fuse_run_state *state)
+{
+    const struct fuse_experiment *experiment = state->experiment;
+    if (state->metrics.damaged_lines == 0)
+        return;
+    fuse_config_warn(experiment->config, experiment->diagnostics, "run", "resume",
+                     "%" PRIu64 " damaged lines of metrics.jsonl were left out", state->metrics.damaged_lines);
+    fuse_diagnostics_print(experiment->diagnostics, stderr);
+}
+
+/* What starting the same command again would do. */
+static const char *way_on(const struct fuse_run_state *state)
+{
+    const char *from = fuse_option_text(fuse_config_options(state->experiment->config, "run"), "resume");
+    if (state->checkpoints == NULL)
+        return "";
+    return from == NULL || strcmp(from, "auto") == 0 ? "; the run goes on from there when started again"
+                                                     : "; with run.resume=auto it goes on from there";
+}
+
 static int stop(struct fuse_run_state *state, struct fuse_error *error)
 {
     const struct fuse_experiment *experiment = state->experiment;
@@ -203,8 +224,7 @@ static int stop(struct fuse_run_state *state, struct fuse_error *error)
     FUSE_TRY(save(state, &state->metrics, error));
     FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
     return fuse_fail(error, FUSERUN_ERROR_INTERRUPTED, NULL, "stopped after step %" PRId64 " of %" PRId64 "%s",
-                     experiment->clock->completed_updates, experiment->total_updates,
-                     state->checkpoints != NULL ? "; the run goes on from there when started again" : "");
+                     experiment->clock->completed_updates, experiment->total_updates, way_on(state));
 }
 
 /* ---- the run ---------------------------------------------------------------------------------------------------- */
@@ -296,17 +316,37 @@ static void summarise(struct fuse_run_state *state, const struct fuse_outputs *o
     fuse_progress_finish(&state->progress, &summary);
 }
 
+static int save_last(struct fuse_run_state *state, struct fuse_error *error)
+{
+    state->is_saved = false; /* one that the run went on from may lie elsewhere */
+    *error = (struct fuse_error)FUSE_ERROR_INIT;
+    FUSE_TRY(save(state, NULL, error));
+    return fuse_checkpoints_wait(state->checkpoints, error);
+}
+
 /* Everything is trained: the last checkpoint, with the metrics closed and on disk, then what a run leaves. */
 static int finish(struct fuse_run_state *state, const struct fuse_outputs *outputs, struct fuse_error *error)
 {
     struct fuse_error untold = FUSE_ERROR_INIT;
-    state->is_saved = false; /* one that the run went on from may lie elsewhere */
     /* First: a run that is killed behind its last checkpoint has nothing left to draw when it goes on. That the
      * pictures fail is told when the weights are safe. */
-    const int drawn = fuse_pictures_write(state->experiment, outputs, fuse_resident_peak_bytes(), &untold);
-    FUSE_TRY(save(state, NULL, error));
-    FUSE_TRY(fuse_checkpoints_wait(state->checkpoints, error));
-    FUSE_TRY(fuse_outputs_finish(state->experiment, outputs, error));
+    const uint64_t resident_bytes = fuse_resident_peak_bytes();
+    int drawn = fuse_pictures_write(state->experiment, outputs, resident_bytes, &untold);
+    bool is_removed = false;
+    int saved = save_last(state, error);
+    if (saved == FUSERUN_ERROR_IO) {
+        /* Pages can be made another time, what was trained cannot. */
+        fuse_pictures_remove(outputs);
+        is_removed = true;
+        saved = save_last(state, error);
+    }
+    /* Where there is no room for a checkpoint, there may be for the weights; that is no reason to call it well. */
+    struct fuse_error second = FUSE_ERROR_INIT;
+    const int finished = fuse_outputs_finish(state->experiment, outputs, saved == FUSERUN_OK ? error : &second);
+    FUSE_TRY(saved);
+    FUSE_TRY(finished);
+    if (is_removed)
+        drawn = fuse_pictures_write(state->experiment, outputs, resident_bytes, &untold);
     if (drawn != FUSERUN_OK) {
         *error = untold;
         return drawn;
@@ -328,6 +368,7 @@ int fuse_run(struct fuse_experiment *experiment, const struct fuse_outputs *outp
     if (status == FUSERUN_OK)
         status = fuse_checkpoints_new(experiment, outputs->folder, &state.checkpoints, error);
     if (status == FUSERUN_OK) {
+        tell_damaged_metrics(&state);
         if (resume != NULL)
             restore(&state);
         fuse_progress_start(&state.progress, experiment);

@@ -42,7 +42,10 @@ int fuse_run_batch(struct fuse_experiment *experiment, enum fuse_purpose purpose
 /* evaluate.c: once over the evaluation data, in its order; logs and shows the result. */
 int fuse_evaluate(struct fuse_run_state *state, struct fuse_error *error);
 
-/* signals.c: SIGINT and SIGTERM ask for an end; a second one ends the process at once. SIGUSR1 asks for a checkpoint.
+/* signals.c. From the process's start: SIGUSR1 asks for a checkpoint; what a pipe or a limit does is told by write().
+ */
+void fuse_signals_prepare(void);
+/* From here on SIGINT, SIGTERM and SIGHUP (unless it is ignored) ask for an end; a second one ends the process at once.
  */
 void fuse_signals_catch(void);
 bool fuse_signals_asked(void);

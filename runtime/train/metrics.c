@@ -14,9 +14,8 @@
 
 #define FLUSH_NS 1000000000
 #define FLUSH_BYTES 65536
-#define LINE_BYTES 512          /* of a line, without its columns */
-#define LONGEST_BYTES (1 << 20) /* of a line that is looked at whole when a run goes on */
-#define COLUMN_BYTES 512        /* a group's name, escaped, and a number */
+#define LINE_BYTES 512   /* of a line, without its columns */
+#define COLUMN_BYTES 512 /* a group's name, escaped, and a number */
 
 /* Room for what may come, so that nothing grows while updates run. */
 static void reserve(struct fuse_text *text, size_t bytes)
@@ -25,63 +24,6 @@ static void reserve(struct fuse_text *text, size_t bytes)
     while (text->capacity < bytes && !text->failed)
         fuse_text_add_bytes(text, filling, sizeof filling);
     fuse_text_clear(text);
-}
-
-/* ---- going on -------------------------------------------------------------------------------------------------- */
-
-/* Whether a line was there when the checkpoint was made. Of its step there are, in this order, the update's line, that
- * of an evaluation, and those of attempts that were skipped after it. What is no line of ours stays. */
-static bool belongs(const char *line, const struct fuse_checkpoint_record *resumed, int64_t *skips)
-{
-    static const char start[] = "{\"step\":";
-    if (strncmp(line, start, strlen(start)) != 0)
-        return true;
-    const int64_t step = strtoll(line + strlen(start), NULL, 10);
-    if (step != resumed->step)
-        return step < resumed->step;
-    if (strstr(line, ",\"skipped\":true,") != NULL)
-        return (*skips)++ < resumed->skips;
-    return strstr(line, "\"eval_loss\":") == NULL || !resumed->is_evaluation_due;
-}
-
-/* How much of the file stays: up to the first line that does not belong, or that has no end. */
-static int find_cut(FILE *stream, const struct fuse_checkpoint_record *resumed, off_t *cut, char *line)
-{
-    int64_t skips = 0;
-    bool is_start = true; /* a line of more than LONGEST_BYTES comes in pieces */
-    *cut = 0;
-    off_t at = 0;
-    while (fgets(line, LONGEST_BYTES, stream) != NULL) {
-        const size_t length = strlen(line);
-        if (is_start && !belongs(line, resumed, &skips))
-            return 0;
-        at += (off_t)length;
-        is_start = length > 0 && line[length - 1] == '\n';
-        if (!is_start && length + 1 < LONGEST_BYTES)
-            return 0; /* no end, or a NUL in it, behind which `at` would not be the place */
-        if (is_start)
-            *cut = at;
-    }
-    return ferror(stream) ? -1 : 0;
-}
-
-/* What had been written when the checkpoint was made stays. No file: nothing to do. */
-static int cut_back(const char *path, const struct fuse_checkpoint_record *resumed, struct fuse_error *error)
-{
-    int status = FUSERUN_OK;
-    off_t cut = 0;
-    FILE *stream = fopen(path, "r+e");
-    if (stream == NULL && errno == ENOENT)
-        return FUSERUN_OK;
-    char *line = malloc(LONGEST_BYTES);
-    if (line == NULL)
-        status = fuse_fail_memory(error, "the metrics", LONGEST_BYTES);
-    else if (stream == NULL || find_cut(stream, resumed, &cut, line) != 0 || ftruncate(fileno(stream), cut) != 0)
-        status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot go on in '%s': %s", path, strerror(errno));
-    free(line);
-    if (stream != NULL)
-        (void)fclose(stream);
-    return status;
 }
 
 int fuse_metrics_open(const char *path, const struct fuse_clock *clock, const struct fuse_checkpoint_record *resumed,
@@ -100,7 +42,7 @@ int fuse_metrics_open(const char *path, const struct fuse_clock *clock, const st
     if (metrics->driven.failed || metrics->lines.failed)
         return fuse_fail_memory(error, "the metrics", FLUSH_BYTES);
     if (resumed != NULL)
-        FUSE_TRY(cut_back(path, resumed, error));
+        FUSE_TRY(fuse_metrics_cut_back(path, resumed, &metrics->damaged_lines, error));
     const int if_exists = resumed != NULL ? 0 : O_EXCL;
     do
         metrics->descriptor = open(path, O_WRONLY | O_CREAT | if_exists | O_APPEND | O_CLOEXEC, 0644);

@@ -17,6 +17,7 @@ struct fuse_metrics {
     double *logged;          /* the values that `driven` shows */
     bool has_logged;
     int64_t flushed_ns;
+    uint64_t damaged_lines; /* of an earlier run, left out when this one went on */
 };
 
 /* What a finished update has to say. */
@@ -36,6 +37,10 @@ struct fuse_update_record {
  * been written when that checkpoint was made, and goes on from there. */
 int fuse_metrics_open(const char *path, const struct fuse_clock *clock, const struct fuse_checkpoint_record *resumed,
                       struct fuse_metrics *metrics, struct fuse_error *error);
+/* metrics_resume.c: what had been written when the checkpoint was made stays, save lines that no program could read
+ * (*damaged: how many). No file: nothing to do. */
+int fuse_metrics_cut_back(const char *path, const struct fuse_checkpoint_record *resumed, uint64_t *damaged,
+                          struct fuse_error *error);
 /* [no-alloc] once the buffers have grown. now_ns: the monotonic clock. */
 int fuse_metrics_update(struct fuse_metrics *metrics, const struct fuse_clock *clock, const struct fuse_dict *dict,
                         const struct fuse_update_record *record, int64_t now_ns, struct fuse_error *error);

@@ -174,11 +174,13 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
                               struct fuse_error *error)
 {
     const struct fuse_resume *resume = experiment->resume;
-    FUSE_TRY(fuse_checkpoint_clean(outputs->folder, resume != NULL ? resume->record.step : -1, error));
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    const bool goes_on_here = resume != NULL && (resume->is_own || !fuse_option_bool(run, "overwrite"));
+    FUSE_TRY(fuse_checkpoint_clean(outputs->folder, goes_on_here ? resume->record.step : -1, error));
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
-        if (resume != NULL && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
+        if (goes_on_here && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
             continue; /* cut back later, written anew in one step */
-        if (has_nothing_left(experiment) && strncmp(run_files[i], "memory.", strlen("memory.")) == 0)
+        if (goes_on_here && has_nothing_left(experiment) && strncmp(run_files[i], "memory.", strlen("memory.")) == 0)
             continue; /* nothing will run that could be drawn */
         char *path = fuse_outputs_path(outputs, run_files[i]);
         const int status =

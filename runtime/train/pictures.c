@@ -290,3 +290,15 @@ out:
     free_describer(&describer);
     return status;
 }
+
+void fuse_pictures_remove(const struct fuse_outputs *outputs)
+{
+    static const char *const names[] = {"memory.html", "memory.json", "memory.pickle"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct fuse_error ignored = FUSE_ERROR_INIT;
+        char *path = fuse_outputs_path(outputs, names[i]);
+        if (path != NULL)
+            (void)fuse_remove_file(path, &ignored);
+        free(path);
+    }
+}

@@ -12,5 +12,7 @@ int fuse_pictures_prepare(struct fuse_experiment *experiment, struct fuse_error 
  * before any of this. */
 int fuse_pictures_write(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
                         uint64_t rss_peak_bytes, struct fuse_error *error);
+/* All of them, to make room: what fails is not told. */
+void fuse_pictures_remove(const struct fuse_outputs *outputs);
 
 #endif

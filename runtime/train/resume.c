@@ -45,7 +45,9 @@ void fuse_resume_free(struct fuse_resume **resume)
     *resume = NULL;
 }
 
-/* The newest whole checkpoint of a folder of them; each that is not is told. None at all: *resume stays NULL. */
+/* The newest whole checkpoint of a folder of them; each that is damaged is told. None at all: *resume stays NULL. One
+ * that is only out of reach (of the permissions, the disk, this version) is no reason to go on from an older one: what
+ * comes after that one would be removed. */
 static int open_newest(const struct fuse_experiment *experiment, const char *folder, struct fuse_resume **resume,
                        struct fuse_error *error)
 {
@@ -58,7 +60,7 @@ static int open_newest(const struct fuse_experiment *experiment, const char *fol
         const int opened = open_file(fuse_checkpoint_path(folder, steps[i]), resume, &cause);
         if (opened == FUSERUN_OK)
             break;
-        if (opened == FUSERUN_ERROR_MEMORY) {
+        if (opened != FUSERUN_ERROR_FORMAT) {
             *error = cause;
             status = opened;
             break;
@@ -100,21 +102,71 @@ static int find(const struct fuse_experiment *experiment, const char *run_folder
     const char *from = fuse_option_text(fuse_config_options(experiment->config, "run"), "resume");
     if (from == NULL || strcmp(from, "never") == 0)
         return FUSERUN_OK;
-    if (strcmp(from, "auto") == 0) {
-        char *folder = fuse_format("%s/" FUSE_CHECKPOINT_FOLDER, run_folder);
-        const int status = folder == NULL ? fuse_fail_memory(error, "a path", strlen(run_folder))
-                                          : open_newest(experiment, folder, resume, error);
-        free(folder);
-        return status;
-    }
     struct fuse_error cause = FUSE_ERROR_INIT;
-    const int status = open_path(experiment, from, resume, &cause);
+    int status;
+    const bool is_automatic = strcmp(from, "auto") == 0;
+    if (is_automatic) {
+        char *folder = fuse_format("%s/" FUSE_CHECKPOINT_FOLDER, run_folder);
+        status = folder == NULL ? fuse_fail_memory(&cause, "a path", strlen(run_folder))
+                                : open_newest(experiment, folder, resume, &cause);
+        free(folder);
+    } else
+        status = open_path(experiment, from, resume, &cause);
     if (status == FUSERUN_ERROR_MEMORY || status == FUSERUN_OK) {
         *error = cause;
         return status;
     }
-    fuse_config_report(experiment->config, experiment->diagnostics, "run", "resume", "%s", cause.text);
+    fuse_config_report(experiment->config, experiment->diagnostics, "run", "resume", "%s%s", cause.text,
+                       is_automatic ? "; run.resume=never starts afresh without it" : "");
     return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "there is nothing to resume from");
+}
+
+/* Whether the checkpoint lies in the folder that the run's own go into, whatever the two paths look like. */
+static int find_owner(const char *run_folder, struct fuse_resume *resume, struct fuse_error *error)
+{
+    struct stat mine, its;
+    const char *slash = strrchr(resume->path, '/');
+    char *own = fuse_format("%s/" FUSE_CHECKPOINT_FOLDER, run_folder);
+    char *parent = slash != NULL ? fuse_strndup(resume->path, (size_t)(slash - resume->path) + 1) : fuse_strdup(".");
+    const bool has_paths = own != NULL && parent != NULL;
+    resume->is_own = has_paths && stat(own, &mine) == 0 && stat(parent, &its) == 0 && mine.st_dev == its.st_dev &&
+                     mine.st_ino == its.st_ino;
+    free(own);
+    free(parent);
+    return has_paths ? FUSERUN_OK : fuse_fail_memory(error, "a path", strlen(run_folder));
+}
+
+/* What the run's folder holds beyond the checkpoint would be gone. Who names a checkpoint of that very run goes back to
+ * it; with that of another run (or the one this run began from) it is more likely that nobody thought of it. */
+static int tell_newer(const struct fuse_experiment *experiment, const char *run_folder,
+                      const struct fuse_resume *resume, struct fuse_error *error)
+{
+    int64_t *steps = NULL;
+    size_t count = 0;
+    const struct fuse_options *run = fuse_config_options(experiment->config, "run");
+    if (strcmp(fuse_option_text(run, "resume"), "auto") == 0 || (!resume->is_own && fuse_option_bool(run, "overwrite")))
+        return FUSERUN_OK;
+    char *folder = fuse_format("%s/" FUSE_CHECKPOINT_FOLDER, run_folder);
+    if (folder == NULL)
+        return fuse_fail_memory(error, "a path", strlen(run_folder));
+    int status = fuse_checkpoint_steps(folder, &steps, &count, error);
+    const int64_t newest = status == FUSERUN_OK && count > 0 ? steps[0] : 0;
+    free(steps);
+    free(folder);
+    if (status != FUSERUN_OK || newest <= resume->record.step)
+        return status;
+    if (resume->is_own) {
+        fuse_config_warn(experiment->config, experiment->diagnostics, "run", "resume",
+                         "goes back to step %" PRId64 ": what the run made after it, up to step %" PRId64
+                         ", will be replaced",
+                         resume->record.step, newest);
+        return FUSERUN_OK;
+    }
+    fuse_config_report(experiment->config, experiment->diagnostics, "run", "resume",
+                       "that checkpoint is of step %" PRId64 ", but '%s' holds a run that has come to step %" PRId64
+                       "; run.resume=auto goes on with that, run.overwrite=yes replaces it",
+                       resume->record.step, run_folder, newest);
+    return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "the output folder is taken");
 }
 
 int fuse_resume_find(struct fuse_experiment *experiment, const char *folder, struct fuse_error *error)
@@ -124,6 +176,8 @@ int fuse_resume_find(struct fuse_experiment *experiment, const char *folder, str
     if (resume == NULL)
         return FUSERUN_OK;
     experiment->resume = resume;
+    FUSE_TRY(find_owner(folder, resume, error));
+    FUSE_TRY(tell_newer(experiment, folder, resume, error));
     return fuse_resume_compare(experiment, resume, error);
 }
 

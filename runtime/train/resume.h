@@ -16,6 +16,7 @@ struct fuse_resume {
     struct fuse_checkpoint_texts texts;
     bool *takes_state; /* by entry of the dict: its states, numbers and count are loaded, or start at zero */
     bool takes_schedules;
+    bool is_own;       /* it lies among the checkpoints of the run's own folder */
     bool is_whole;     /* every weight of the model comes from the checkpoint */
     bool begins_epoch; /* the place in the data means nothing any more: the next epoch begins */
 };

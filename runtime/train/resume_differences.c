@@ -111,6 +111,11 @@ struct teller {
     size_t count;
 };
 
+struct telling_versions {
+    const struct fuse_experiment *experiment;
+    const char *plugins; /* the checkpoint's list of those it was made with */
+};
+
 /* The names, too, come from a file that may hold anything. */
 static void tell(struct teller *teller, const struct line *line, const char *key, const char *what)
 {
@@ -131,6 +136,15 @@ static bool is_new_section(const struct lines *mine, const struct lines *theirs,
     return !has_section(theirs, line);
 }
 
+/* By which a whole section is told: its plugin, if it has one; NULL: the line's own key. */
+static const char *key_of_section(const struct lines *list, const struct line *line)
+{
+    struct line wanted = *line;
+    wanted.key = "plugin";
+    wanted.key_length = strlen(wanted.key);
+    return find_line(list, &wanted) != NULL ? "plugin" : NULL;
+}
+
 static void tell_present(struct teller *teller, const struct lines *mine, const struct lines *theirs)
 {
     char here[FUSE_SHOWN_BYTES], there[FUSE_SHOWN_BYTES], what[3 * FUSE_SHOWN_BYTES];
@@ -140,7 +154,8 @@ static void tell_present(struct teller *teller, const struct lines *mine, const 
         bool is_first = false;
         if (is_new_section(mine, theirs, line, &is_first)) {
             if (is_first)
-                tell(teller, line, "plugin", "the section is not in the checkpoint's config; it holds from here on");
+                tell(teller, line, key_of_section(mine, line),
+                     "the section is not in the checkpoint's config; it holds from here on");
             continue;
         }
         if (other != NULL && compare_bytes(line->value, line->value_length, other->value, other->value_length) == 0)
@@ -160,7 +175,8 @@ static void tell_gone(struct teller *teller, const struct lines *mine, const str
         bool is_first = false;
         if (is_new_section(theirs, mine, line, &is_first)) {
             if (is_first)
-                tell(teller, line, "plugin", "the checkpoint's config has this section; it holds no more");
+                tell(teller, line, key_of_section(theirs, line),
+                     "the checkpoint's config has this section; it holds no more");
             continue;
         }
         if (find_line(mine, line) != NULL)
@@ -171,6 +187,38 @@ static void tell_gone(struct teller *teller, const struct lines *mine, const str
     }
 }
 
+/* The version of a plugin in a checkpoint's `plugins`, up to the line's end; NULL: it was not in use. */
+static const char *find_version(const char *plugins, const char *kind, const char *name)
+{
+    const size_t kind_length = strlen(kind), name_length = strlen(name);
+    for (const char *line = plugins; line != NULL && *line != '\0';) {
+        if (strncmp(line, kind, kind_length) == 0 && line[kind_length] == ' ' &&
+            strncmp(line + kind_length + 1, name, name_length) == 0 && line[kind_length + 1 + name_length] == ' ')
+            return line + kind_length + 1 + name_length + 1;
+        line = strchr(line, '\n');
+        line += line != NULL;
+    }
+    return NULL;
+}
+
+/* A plugin of another version may compute something else; whether it does is for the user to know. */
+static void tell_version(void *user, const struct fuse_plugin *plugin, const struct fuse_component *component,
+                         const char *file)
+{
+    (void)file;
+    char there[FUSE_SHOWN_BYTES];
+    const struct telling_versions *telling = user;
+    const struct fuse_experiment *experiment = telling->experiment;
+    const char *kind = fuse_kind_name(component->kind);
+    const char *version = find_version(telling->plugins, kind, component->name);
+    const size_t length = version != NULL ? strcspn(version, "\n") : 0;
+    if (version == NULL || is_text(version, length, plugin->version))
+        return;
+    fuse_config_warn(experiment->config, experiment->diagnostics, "run", "resume",
+                     "the %s '%s' is of version %s here, the checkpoint was made with %s", kind, component->name,
+                     plugin->version, fuse_shown(version, length, there));
+}
+
 int fuse_resume_tell_differences(const struct fuse_experiment *experiment, const struct fuse_resume *resume,
                                  struct fuse_error *error)
 {
@@ -178,6 +226,9 @@ int fuse_resume_tell_differences(const struct fuse_experiment *experiment, const
     struct fuse_text text = {0};
     struct lines mine = {0}, theirs = {0};
     struct teller teller = {.experiment = experiment};
+    struct telling_versions telling = {experiment, resume->texts.plugins};
+    const struct fuse_registry_visitor visitor = {.visit = tell_version, .user = &telling};
+    fuse_registry_visit_loaded(experiment->registry, &visitor);
     if (resume->texts.config == NULL) {
         fuse_config_warn(experiment->config, experiment->diagnostics, "run", "resume",
                          "the checkpoint holds no config to compare with; the one here holds");

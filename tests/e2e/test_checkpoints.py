@@ -133,6 +133,153 @@ class Damage(Checkpoints):
                 self.assertRegex(told, f"command line: run.resume: .*{what}", path)
 
 
+class OutOfReach(Checkpoints):
+    """What cannot be read for the moment is not damaged: nothing newer may be removed for its sake."""
+
+    def setUp(self):
+        super().setUp()
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        self.before = self.content("runs/t")
+
+    def content(self, output):
+        return {os.path.join(folder, name): self.read(os.path.join(folder, name))
+                for folder, _, names in os.walk(self.path(output)) for name in names}
+
+    def refuse(self, pattern, *overrides):
+        for also in ([], ["run.overwrite=yes"]):
+            told = self.fuserun("t.ini", "run.steps=20", *overrides, *also, status=2).stderr
+            self.assertRegex(told, pattern)
+            self.assertEqual(self.content("runs/t"), self.before)
+
+    def test_of_a_newer_version(self):
+        newest = self.read("runs/t/checkpoints/latest")
+        with open(self.step(12), "wb") as file:
+            file.write(newest.replace(b"fuserun checkpoint 1", b"fuserun checkpoint 2", 1))
+        self.before = self.content("runs/t")
+        self.refuse(r"run\.resume: .*its format is 'fuserun checkpoint 2', this one reads 'fuserun checkpoint 1'"
+                    r"; run\.resume=never starts afresh")
+        self.fuserun("t.ini", "run.resume=never", "run.overwrite=yes")
+
+    def test_a_folder_in_its_place(self):
+        os.mkdir(self.step(16))
+        self.refuse(r"run\.resume: cannot read '.*step-00000016\.safetensors': not a regular file; run\.resume=never")
+
+    @unittest.skipIf(os.geteuid() == 0, "root may read everything")
+    def test_without_permission(self):
+        os.chmod(self.step(12), 0)
+        told = self.fuserun("t.ini", "run.steps=20", status=2).stderr
+        self.assertRegex(told, r"run\.resume: cannot open '.*step-00000012\.safetensors'")
+        os.chmod(self.step(12), 0o644)
+        self.assertEqual(self.content("runs/t"), self.before)
+
+
+class Elsewhere(Checkpoints):
+    """run.resume = PATH of another run's checkpoint."""
+
+    def setUp(self):
+        super().setUp()
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini", "run.output=runs/a")
+        self.start = self.step(4, "runs/a")
+
+    def test_what_was_trained_since_is_not_thrown_away(self):
+        self.fuserun("t.ini", f"run.resume={self.start}")
+        before = {name: self.read(os.path.join("runs/t", name)) for name in ("metrics.jsonl", "model.safetensors")}
+        told = self.fuserun("t.ini", f"run.resume={self.start}", "run.steps=20", status=2).stderr
+        self.assertRegex(told, r"run\.resume: that checkpoint is of step 4, but '.*' holds a run that has come to "
+                               r"step 12; run\.resume=auto goes on with that, run\.overwrite=yes replaces it")
+        for name, content in before.items():
+            self.assertEqual(self.read(os.path.join("runs/t", name)), content)
+        self.assertEqual(self.names(), ["latest", "step-00000008.safetensors", "step-00000012.safetensors"])
+        self.fuserun("t.ini", "run.steps=20")
+        self.assertEqual([line["step"] for line in self.updates()], list(range(5, 21)))
+
+    def test_a_replaced_run_leaves_no_line(self):
+        self.fuserun("t.ini", "run.seed=9", "run.steps=20")
+        self.fuserun("t.ini", f"run.resume={self.start}", "run.overwrite=yes")
+        self.assertEqual([line["step"] for line in self.updates()], list(range(5, 13)))
+        self.assertEqual(self.names(), ["latest", "step-00000008.safetensors", "step-00000012.safetensors"])
+        self.assertEqual(self.read("runs/t/model.safetensors"), self.read("runs/a/model.safetensors"))
+
+    def test_going_back_is_told(self):
+        told = self.fuserun("t.ini", "run.output=runs/a", f"run.resume={self.start}").stderr
+        self.assertRegex(told, r"warning: run\.resume: goes back to step 4: .*up to step 12, will be replaced")
+        self.assertEqual([line["step"] for line in self.updates("runs/a")], list(range(1, 13)))
+        os.symlink(self.path("runs/a"), self.path("link"))
+        told = self.fuserun("t.ini", "run.output=link", "run.resume=runs/a/checkpoints/latest", "run.steps=13").stderr
+        self.assertNotIn("goes back", told)
+        self.assertEqual([line["step"] for line in self.updates("runs/a")], list(range(1, 14)))
+
+
+class DamagedMetrics(Checkpoints):
+    def test_good_lines_stay(self):
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        lines = self.read("runs/t/metrics.jsonl").splitlines(keepends=True)
+        spoilt = {"zeros": bytes(len(lines[2]) - 1) + b"\n", "cut": b'{"step":3,"epo\n', "foreign": b"hello\n",
+                  "a list": b"[1]\n", "zeros over an end": bytes(len(lines[2])) + lines[3], "long": b"x" * 3000000 + b"\n"}
+        for what, content in spoilt.items():
+            for at in (0, 2):
+                with self.subTest(what=what, at=at):
+                    shutil.rmtree(self.path("runs/u"), ignore_errors=True)
+                    shutil.copytree(self.path("runs/t"), self.path("runs/u"), symlinks=True)
+                    over = 2 if what == "zeros over an end" else 1
+                    with open(self.path("runs/u/metrics.jsonl"), "wb") as file:
+                        file.write(b"".join(lines[:at]) + content + b"".join(lines[at + over:]))
+                    told = self.fuserun("t.ini", "run.output=runs/u", "run.steps=14").stderr
+                    self.assertRegex(told, r"warning: run\.resume: 1 damaged lines of metrics\.jsonl were left out")
+                    kept = list(range(1, at + 1)) + list(range(at + over + 1, 15))
+                    self.assertEqual([line["step"] for line in self.updates("runs/u")], kept)
+                    self.assertTrue(os.path.exists(self.path("runs/u/memory.html")))
+        self.assertNotIn("damaged", self.fuserun("t.ini", "run.steps=14").stderr)
+
+
+class LastSave(Checkpoints):
+    @unittest.skipUnless(shutil.which("mount") and os.geteuid() == 0, "needs a file system that can be filled")
+    def test_pages_make_room(self):
+        """On a full disk the pages go first, and the weights are written even where no checkpoint fits."""
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 100000\n")
+        self.fuserun("t.ini")
+        files = ("config.ini", "metrics.jsonl", "memory.json", "model.safetensors", "checkpoints/latest")
+        config, metrics, pages, model, checkpoint = (
+            -(-os.path.getsize(self.path("runs/t", name)) // 4096) for name in files)
+        self.assertLess(pages, checkpoint)
+        fits = config + metrics + checkpoint + model  # if no pages take its place
+        for blocks in (fits, fits - pages):
+            os.makedirs(self.path("small"), exist_ok=True)
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={4096 * blocks}", "tmpfs", self.path("small")],
+                              capture_output=True, check=False).returncode:
+                self.skipTest("no file system can be mounted here")
+            try:
+                told = self.fuserun("t.ini", "run.output=small/t", status=1).stderr
+                self.assertIn("No space left", told)
+                self.assertEqual(self.read("small/t/model.safetensors"), self.read("runs/t/model.safetensors"))
+                self.assertEqual(os.path.exists(self.step(12, "small/t")), blocks == fits)
+            finally:
+                subprocess.run(["umount", self.path("small")], check=False)
+
+
+class Streams(Checkpoints):
+    def test_closed_ones_stay_out_of_the_files(self):
+        self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n[eval]\nevery = 3\n")
+        self.fuserun("t.ini", "run.output=runs/whole")
+        whole = len(self.metrics("runs/whole"))
+        for number, closed in enumerate(("<&- >&-", "<&- >&- 2>&-", ">&-", "<&- 2>&-")):
+            output = f"runs/c{number}"
+            subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', FUSERUN, "t.ini", f"run.output={output}"],
+                           cwd=self.path("."), check=True)
+            self.assertEqual(len(self.metrics(output)), whole)
+            self.assertTrue(os.path.exists(self.path(output, "memory.html")))
+
+    def test_a_limit_on_files_is_an_error_like_others(self):
+        self.classes_config(steps=400, rest="[checkpoint]\nevery = 4\n")
+        done = subprocess.run(["sh", "-c", 'ulimit -f 8; exec "$0" "$@"', FUSERUN, "t.ini"], cwd=self.path("."),
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr, "File too large")
+
+
 class Signals(Checkpoints):
     def start(self, *overrides, stdout=subprocess.DEVNULL):
         """A run of very many updates; returns when some of them are done."""
@@ -153,18 +300,25 @@ class Signals(Checkpoints):
         self.fail("waited in vain")
 
     def test_an_interrupted_run_saves_and_goes_on(self):
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             process = self.start()
             process.send_signal(number)
             self.assertEqual(process.wait(), 130)
             step = self.updates()[-1]["step"]
-            self.assertIn(f"stopped after step {step} of 100000000", process.stderr.read())
+            self.assertIn(f"stopped after step {step} of 100000000; the run goes on from there when started again",
+                          process.stderr.read())
             self.assertEqual(self.names(), ["latest", f"step-{step:08d}.safetensors"])
             self.fuserun("t.ini", f"run.steps={step + 3}")
             self.assertEqual([line["step"] for line in self.updates()], list(range(1, step + 4)))
             self.fuserun("t.ini", f"run.steps={step + 3}", "run.output=runs/whole")
             self.assertEqual(self.read("runs/t/model.safetensors"), self.read("runs/whole/model.safetensors"))
             shutil.rmtree(self.path("runs"))
+
+    def test_what_is_promised_depends_on_run_resume(self):
+        process = self.start("run.resume=never")
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(), 130)
+        self.assertRegex(process.stderr.read(), r"stopped after step \d+ of \d+; with run\.resume=auto it goes on from there")
 
     def test_a_user_signal_saves_and_the_run_goes_on(self):
         for background in ("no", "yes"):

@@ -502,20 +502,37 @@ class Where(Resuming):
             self.fuserun("t.ini", f"run.resume={self.checkpoint(6)}")
             self.assertEqual(self.lines(), lines)
 
-    def test_a_nul_byte_ends_what_is_kept(self):
-        """Of a disk that lost a block: the lines before it stay."""
+    def test_a_nul_byte_takes_one_line(self):
+        """Of a disk that lost a block: the lines before and behind it stay."""
         self.make_classes()
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 2\n")
         self.fuserun("t.ini")
         lines, content = self.lines(), self.read("runs/t/metrics.jsonl")
-        for damaged, kept in ((content.replace(b'"step":3,', b'"step":3\0,'), 2), (b"\0" * 4096 + content, 0),
-                              (content.replace(b'{"step":5,', b'\0"step":5,'), 4),
-                              (content[:content.index(b'{"step":6')] + b"\0" * 100, 5)):
+        for damaged, kept in ((content.replace(b'"step":3,', b'"step":3\0,'), lines[:2] + lines[3:]),
+                              (b"\0" * 4096 + content, lines[1:]),
+                              (content.replace(b'{"step":5,', b'\0"step":5,'), lines[:4] + lines[5:]),
+                              (content[:content.index(b'{"step":6')] + b"\0" * 100, lines[:5] + lines[6:])):
             os.remove(self.path("runs/t/model.safetensors"))
             with open(self.path("runs/t/metrics.jsonl"), "wb") as file:
                 file.write(damaged)
             self.fuserun("t.ini", f"run.resume={self.checkpoint(6)}")
-            self.assertEqual(self.lines(), lines[:kept] + lines[6:])
+            self.assertEqual(self.lines(), kept)
+
+    def test_another_version_of_a_plugin_is_told(self):
+        self.make_classes()
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini", "run.steps=4")
+        self.assertNotIn("version", self.fuserun("t.ini", "run.steps=5").stderr)
+        header, data = read_header(self.checkpoint(5))
+        plugins = header["__metadata__"]["plugins"]
+        header["__metadata__"]["plugins"] = plugins.replace("optimizer adamw 1.", "optimizer adamw 9.")
+        header["__metadata__"]["config"] += "[memory x]\nrecompute = none\n"
+        write_header(self.checkpoint(5), header, data)
+        told = self.fuserun("t.ini").stderr
+        self.assertRegex(told, r"warning: run\.resume: the optimizer 'adamw' is of version 1\.\S+ here, the checkpoint "
+                               r"was made with 9\.")
+        self.assertEqual(told.count("version"), 1)
+        self.assertIn("memory x.recompute: the checkpoint's config has this section", told)
 
     def test_check_shows_where_it_goes_on(self):
         self.make_classes()

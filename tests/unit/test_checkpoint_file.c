@@ -212,7 +212,7 @@ static void metadata_is_not_believed(void **state)
         {"\"clock.step\":\"1\"", "is not a checkpoint"},
         {"\"format\":\"pt\",\"clock.step\":\"1\"", "is not a checkpoint"},
         {FORMAT "\"a\":\"b\"", "is not a checkpoint"},
-        {"\"format\":\"fuserun checkpoint 2\",\"clock.step\":\"1\"", "its format is 'fuserun checkpoint 2'"},
+        {"\"format\":\"fuserun checkpoint 1x\",\"clock.step\":\"1\"", "its format is 'fuserun checkpoint 1x'"},
         {FORMAT "\"clock.step\":\"-1\"", "its clock.step is '-1'"},
         {FORMAT "\"clock.step\":\"1e3\"", "its clock.step is '1e3'"},
         {FORMAT "\"clock.step\":\"\"", "its clock.step is ''"},
@@ -235,6 +235,18 @@ static void metadata_is_not_believed(void **state)
         if (status != FUSERUN_ERROR_FORMAT || strstr(error.text, cases[i].said) == NULL)
             fail_msg("%s: status %d, '%s'", cases[i].metadata, status, error.text);
     }
+}
+
+/* Not damaged: whoever can read it shall still find it. */
+static void another_version_is_told_apart(void **state)
+{
+    (void)state;
+    bool is_checked;
+    struct fuse_checkpoint_record read;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const char *metadata = "\"format\":\"fuserun checkpoint 2\",\"clock.step\":\"1\"";
+    assert_int_equal(open_metadata(metadata, &read, &is_checked, &error), FUSERUN_ERROR_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "its format is 'fuserun checkpoint 2', this one reads 'fuserun checkpoint 1'"));
 }
 
 static void names_of_states(void **state)
@@ -274,9 +286,13 @@ static void links_and_leftovers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(what_is_written_is_read),       TEST(checksums_stand_where_they_should),
-        TEST(every_changed_byte_is_noticed), TEST(what_is_absent_has_a_meaning),
-        TEST(metadata_is_not_believed),      TEST(names_of_states),
+        TEST(what_is_written_is_read),
+        TEST(checksums_stand_where_they_should),
+        TEST(every_changed_byte_is_noticed),
+        TEST(what_is_absent_has_a_meaning),
+        TEST(metadata_is_not_believed),
+        TEST(another_version_is_told_apart),
+        TEST(names_of_states),
         TEST(links_and_leftovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
