@@ -25,6 +25,21 @@ static struct fuse_config *present_config(void)
     return config;
 }
 
+/* And the plugins in use, whose versions are compared: one does. */
+static struct fuse_registry *present_plugins(void)
+{
+    static struct fuse_registry *registry;
+    const struct fuse_component *component = NULL;
+    const char *file = NULL;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    if (registry == NULL) {
+        FUZZ_CHECK(fuse_registry_new(NULL, 0, NULL, &registry, &error) == FUSERUN_OK);
+        FUZZ_CHECK(fuse_registry_find(registry, FUSERUN_KIND_OPTIMIZER, "adam", &component, &file, &error) ==
+                   FUSERUN_OK);
+    }
+    return registry;
+}
+
 static void check_notices(struct fuse_diagnostics *diagnostics)
 {
     char *said = NULL;
@@ -42,7 +57,8 @@ static void read_texts(const struct fuse_resume *resume)
 {
     const char *plugin = NULL;
     struct fuse_error error = FUSE_ERROR_INIT;
-    struct fuse_experiment experiment = {.config = present_config(), .diagnostics = fuse_diagnostics_new()};
+    struct fuse_experiment experiment = {
+        .config = present_config(), .registry = present_plugins(), .diagnostics = fuse_diagnostics_new()};
     FUZZ_CHECK(experiment.diagnostics != NULL);
     const size_t length = fuse_resume_optimizer(resume, "layers.0.weight", &plugin);
     FUZZ_CHECK(length == 0 || (plugin != NULL && memchr(plugin, '\0', length) == NULL));
@@ -58,6 +74,7 @@ void fuzz_one(const uint8_t *bytes, size_t count)
     struct fuse_resume resume = {0};
     bool is_checked = false;
     (void)present_config();
+    (void)present_plugins();
     const int status = fuse_checkpoint_file_open(fuzz_file(0, bytes, count), &resume.file, &resume.record,
                                                  &resume.texts, &is_checked, &error);
     fuzz_check_error(status, &error);
