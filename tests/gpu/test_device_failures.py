@@ -123,6 +123,25 @@ class Failures(DeviceCase):
             self.skipTest("there is a driver here")
         self.assertEqual(looked_for, {"libcuda.so.1"})
 
+    def test_libraries_that_the_driver_can_run(self):
+        """Of a newer CUDA than the driver's they load, and fail later: a driver for 12 takes those of 12."""
+        for library in ("cuda.so.1", "cublas.so.13", "cublas.so.12", "nvrtc.so.13", "nvrtc.so.12"):
+            os.symlink(EMULATION, self.path("lib" + library))
+        for version, major in ((13000, 13), (12040, 12), (11080, None)):
+            environment = self.device_environment(driver=version)
+            environment |= {"LD_DEBUG": "libs", "FUSERUN_CUDA_EMULATION": "",
+                            "LD_LIBRARY_PATH": self.path(".") + ":" + environment.get("LD_LIBRARY_PATH", "")}
+            done = subprocess.run([FUSERUN, "t.ini", "run.device=cuda"], cwd=self.folder, capture_output=True, text=True,
+                                  check=False, env=environment)
+            looked_for = set(re.findall(r"find library=(lib(?:cublas|nvrtc)\S+)", done.stderr))
+            said = "".join(line for line in done.stderr.splitlines(True) if "run.device: " in line)
+            if major is None:
+                self.assertEqual((done.returncode, looked_for), (2, set()), done.stderr[-500:])
+                self.assertIn("its driver is for CUDA 11.8, too old for libcublas.so.12", said)
+            else:
+                self.assertEqual((done.returncode, said), (0, ""))
+                self.assertEqual(looked_for, {f"libcublas.so.{major}", f"libnvrtc.so.{major}"})
+
     def test_version_touches_no_device(self):
         done, report = self.run_on_device("--version")
         self.assertEqual(done.stdout.splitlines()[2], "CUDA: emulated by " + EMULATION)

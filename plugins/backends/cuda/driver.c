@@ -1,12 +1,14 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* The names of libraries, newest first. CUDA 12 and 13 have all that we call. */
+/* The names of libraries, newest first. CUDA 12 and 13 have all that we call. The number behind `.so.` is that of CUDA,
+ * and a driver runs what belongs to its own CUDA or an older one ("CUDA Compatibility", NVIDIA). */
 static const char *const driver_names[] = {"libcuda.so.1", NULL};
 static const char *const cublas_names[] = {"libcublas.so.13", "libcublas.so.12", NULL};
 static const char *const nvrtc_names[] = {"libnvrtc.so.13", "libnvrtc.so.12", NULL};
@@ -37,10 +39,23 @@ static const char *loading_error(void)
     return text != NULL ? text : "it cannot be loaded";
 }
 
+/* CUDA's version that the driver is for, 12040 for 12.4; as long as there is no driver, newer than all. */
+static int driver_version(void)
+{
+    int version = 0;
+    return has_driver && functions.cuDriverGetVersion(&version) == FUSE_CU_SUCCESS ? version : INT_MAX;
+}
+
+static int library_version(const char *name)
+{
+    return 1000 * atoi(strstr(name, ".so.") + strlen(".so."));
+}
+
 static int open_library(const struct fuse_host *host, const char *const *names, void **library,
                         struct fuse_error *error)
 {
     const char *const emulation = fuse_driver_emulation();
+    const int version = driver_version();
     char text[320] = "";
     if (emulation != NULL) {
         *library = dlopen(emulation, RTLD_NOW | RTLD_LOCAL);
@@ -49,10 +64,15 @@ static int open_library(const struct fuse_host *host, const char *const *names, 
         return FUSERUN_OK;
     }
     for (size_t i = 0; names[i] != NULL; i++) {
+        if (library_version(names[i]) > version) {
+            snprintf(text, sizeof(text), "its driver is for CUDA %d.%d, too old for %s", version / 1000,
+                     version % 1000 / 10, names[i]);
+            continue;
+        }
         *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         if (*library != NULL)
             return FUSERUN_OK;
-        if (i == 0)
+        if (i == 0 || names[i + 1] == NULL)
             snprintf(text, sizeof(text), "%s", loading_error());
     }
     return host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "CUDA cannot be used here: %s", text);

@@ -72,6 +72,7 @@ static void set_up(void)
     settings = (struct emu_settings){
         .memory_bytes = number_of("FUSERUN_EMULATION_MEMORY", DEFAULT_MEMORY_BYTES),
         .device_count = (int)number_of("FUSERUN_EMULATION_DEVICES", 1),
+        .driver_version = (int)number_of("FUSERUN_EMULATION_DRIVER", 13000),
         .capability = (int)number_of("FUSERUN_EMULATION_CAPABILITY", 80),
         .no_wait = number_of("FUSERUN_EMULATION_NO_WAIT", 0),
         .report = getenv("FUSERUN_EMULATION_REPORT"),

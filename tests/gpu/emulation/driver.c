@@ -105,7 +105,7 @@ int cuInit(unsigned flags)
 int cuDriverGetVersion(int *version)
 {
     EMU_ENTER(int);
-    *version = 13000;
+    *version = emu_settings()->driver_version;
     return SUCCESS;
 }
 

@@ -18,6 +18,7 @@
  *   FUSERUN_EMULATION_MEMORY   bytes of device memory, 1 GiB by default
  *   FUSERUN_EMULATION_DEVICES  how many devices there are, 1 by default
  *   FUSERUN_EMULATION_CAPABILITY   75 for 7.5; 80 by default
+ *   FUSERUN_EMULATION_DRIVER       the CUDA that the driver is for, 12040 for 12.4; 13000 by default
  *   FUSERUN_EMULATION_NO_WAIT  N: the N-th different wait for an event, of a stream or of the host, is left out,
  *                              each time
  *   FUSERUN_EMULATION_REPORT   a file that gets the report, JSON, when the process ends
@@ -43,6 +44,7 @@ struct emu_settings {
     uint64_t seed;
     uint64_t memory_bytes;
     int device_count;
+    int driver_version;
     int capability;
     uint64_t no_wait; /* 0: all waits hold */
     const char *report;
