@@ -195,8 +195,8 @@ static const char *find_version(const char *plugins, const char *kind, const cha
         if (strncmp(line, kind, kind_length) == 0 && line[kind_length] == ' ' &&
             strncmp(line + kind_length + 1, name, name_length) == 0 && line[kind_length + 1 + name_length] == ' ')
             return line + kind_length + 1 + name_length + 1;
-        line = strchr(line, '\n');
-        line += line != NULL;
+        const char *end = strchr(line, '\n');
+        line = end != NULL ? end + 1 : NULL;
     }
     return NULL;
 }
