@@ -10,7 +10,8 @@ enum fuse_room_bound {
     FUSE_ROOM_COMMIT,    /* what a machine that promises no more than it has can still promise */
     FUSE_ROOM_GROUP,     /* a control group that the process is in, or one above it */
     FUSE_ROOM_ADDRESSES, /* ulimit -v */
-    FUSE_ROOM_DATA       /* ulimit -d */
+    FUSE_ROOM_DATA,      /* ulimit -d */
+    FUSE_ROOM_DEVICE     /* a device's own memory */
 };
 
 struct fuse_room {

@@ -77,6 +77,9 @@ static int open_automatic(struct fuse_experiment *experiment, const struct fuse_
         fuse_config_warn(experiment->config, experiment->diagnostics, "run", "device",
                          "auto takes the CPU instead of the CUDA device: %s", cause->text);
         fuse_experiment_close_device(experiment);
+    } else if (cause->code == FUSERUN_ERROR_DEVICE) {
+        fuse_config_warn(experiment->config, experiment->diagnostics, "run", "device",
+                         "auto takes the CPU though there is a CUDA device: %s", cause->text);
     }
     *cause = (struct fuse_error)FUSE_ERROR_INIT;
     FUSE_TRY(find_backend(experiment, "cpu", options->device_index, &backend, cause));

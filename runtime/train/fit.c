@@ -16,13 +16,23 @@ static const char *const bounds[] = {
     [FUSE_ROOM_GROUP] = "the control group of this process",
     [FUSE_ROOM_ADDRESSES] = "ulimit -v",
     [FUSE_ROOM_DATA] = "ulimit -d",
+    [FUSE_ROOM_DEVICE] = "the device",
 };
 
-static bool uses_machine_memory(const struct fuse_experiment *experiment)
+/* What there is for the plan. base_bytes: what of a limit is taken already. */
+static void measure_room(const struct fuse_experiment *experiment, struct fuse_room *room, uint64_t *base_bytes)
 {
-    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, description)};
+    struct fuse_backend_info info = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_backend_info, total_bytes)};
     experiment->backend->describe(experiment->device, &info);
-    return info.name != NULL && strcmp(info.name, "cpu") == 0;
+    if (info.name != NULL && strcmp(info.name, "cpu") == 0) {
+        /* A limit is for the process as a whole: what it has taken before the model counts, too. */
+        *base_bytes = experiment->resident_base_bytes;
+        fuse_room_measure("", room);
+        return;
+    }
+    *base_bytes = 0;
+    if (info.total_bytes > 0) /* what the backend holds for itself is in the plan */
+        *room = (struct fuse_room){FUSE_ROOM_DEVICE, info.free_bytes + info.own_bytes, info.total_bytes};
 }
 
 static void add_hint(struct fuse_text *text, const char *hint)
@@ -61,16 +71,15 @@ int fuse_fit_check(const struct fuse_experiment *experiment, bool only_warn, str
     struct fuse_room room = {FUSE_ROOM_UNKNOWN, UINT64_MAX, UINT64_MAX};
     struct fuse_text hints = {0};
     struct fuse_text text = {0};
+    uint64_t base_bytes;
     int64_t given;
-    if (strcmp(limit, "none") == 0 || !uses_machine_memory(experiment))
+    if (strcmp(limit, "none") == 0)
         return FUSERUN_OK;
-    if (strcmp(limit, "auto") == 0)
-        fuse_room_measure("", &room);
-    else if (fuse_size_parse(limit, &given)) {
-        /* For the process as a whole: what it has taken before the model counts, too. */
-        const uint64_t base = experiment->resident_base_bytes;
+    measure_room(experiment, &room, &base_bytes);
+    if (strcmp(limit, "auto") != 0 && fuse_size_parse(limit, &given)) {
+        room.bound = FUSE_ROOM_UNKNOWN;
         room.limit_bytes = (uint64_t)given;
-        room.bytes = room.limit_bytes > base ? room.limit_bytes - base : 0;
+        room.bytes = room.limit_bytes > base_bytes ? room.limit_bytes - base_bytes : 0;
     }
     if (needed <= room.bytes)
         return FUSERUN_OK;

@@ -337,6 +337,8 @@ FIELD(fuse_backend_info, worker_count, 4, 4);
 FIELD(fuse_backend_info, name, 8, 8);
 FIELD(fuse_backend_info, description, 16, 8);
 FIELD(fuse_backend_info, own_bytes, 24, 8);
+FIELD(fuse_backend_info, free_bytes, 32, 8);
+FIELD(fuse_backend_info, total_bytes, 40, 8);
 
 FIELD(fuse_backend, struct_size, 0, 4);
 FIELD(fuse_backend, device_count, 8, 8);

@@ -138,6 +138,11 @@ class Failures(DeviceCase):
             if major is None:
                 self.assertEqual((done.returncode, looked_for), (2, set()), done.stderr[-500:])
                 self.assertIn("its driver is for CUDA 11.8, too old for libcublas.so.12", said)
+                done = subprocess.run([FUSERUN, "t.ini", "run.device=auto"], cwd=self.folder, capture_output=True,
+                                      text=True, check=False, env=environment | {"LD_DEBUG": ""})
+                self.assertEqual(done.returncode, 0)
+                self.assertIn("run.device: auto takes the CPU though there is a CUDA device: CUDA cannot be used here: its "
+                              "driver is for CUDA 11.8", done.stderr)
             else:
                 self.assertEqual((done.returncode, said), (0, ""))
                 self.assertEqual(looked_for, {f"libcublas.so.{major}", f"libnvrtc.so.{major}"})
@@ -146,6 +151,28 @@ class Failures(DeviceCase):
         done, report = self.run_on_device("--version")
         self.assertEqual(done.stdout.splitlines()[2], "CUDA: emulated by " + EMULATION)
         self.assertIsNone(report)
+
+    def test_a_full_device(self):
+        """auto takes the CPU and says so; a plan that does not fit is refused before anything is written."""
+        for fail in ("cuDevicePrimaryCtxRetain:1:2", "cuMemAlloc_v2:1:2", "cublasCreate_v2:1:3"):
+            done, _ = self.run_on_device("t.ini", "run.device=auto", fail=fail)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("run.device: auto takes the CPU instead of the CUDA device", done.stderr, fail)
+            done, _ = self.run_on_device("t.ini", "run.device=cuda", fail=fail)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+        shutil.rmtree(self.path("runs"))
+        wide = "model.sizes=48,40000,10"
+        for command, status in ((["check"], 0), ([], 2)):
+            done, _ = self.run_on_device(*command, "t.ini", wide, "run.device=cuda", memory=40000000)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertRegex(done.stderr, r"memory\.limit: the plan's peak is .*, and the device has .* left of .*; what makes")
+            done, _ = self.run_on_device(*command, "t.ini", "run.device=cuda", "memory.limit=1KiB")
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn("command line: ", done.stderr)
+            self.assertIn("and the limit leaves 1.0 KiB", done.stderr)
+        self.assertFalse(os.path.exists(self.path("runs")))
+        done, _ = self.run_on_device("t.ini", wide, "run.device=cuda", "memory.limit=none", memory=40000000)
+        self.assertEqual(done.returncode, 1, done.stderr)
 
     def test_which_device(self):
         done, report = self.run_on_device("t.ini", "run.device=cuda:1", devices=2)

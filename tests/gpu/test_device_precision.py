@@ -5,7 +5,7 @@ import os
 import unittest
 
 from device_case import MODES, SMALL_VIT, DeviceCase, config_of  # finds the next one
-from support import read_safetensors
+from support import read_safetensors, write_safetensors
 
 BF16 = "run.precision=bf16"
 VITS = os.path.join(os.environ["FUSERUN_SOURCE"], "tests", "golden", "vits")
@@ -77,6 +77,22 @@ class Bfloat16(DeviceCase):
             for got in results:
                 with self.subTest(rest):
                     self.assert_close(got, self.weights(), WEIGHTS_TOLERANCE)
+
+    def test_the_norm_of_gradients_that_cancel_is_that_of_what_is_applied(self):
+        """Two samples whose gradients cancel to what rounding their inputs leaves: in every mode the same norm."""
+        for rounds, close in ((BF16, (1.00385, 1.00396)), ("run.tf32=yes", (1.0004, 1.0006))):
+            write_safetensors(self.path("cancel.safetensors"), {
+                "x": ("F32", [[close[0]] * 4, [close[1]] * 4]), "y": ("F32", [[1e6] * 4, [-1e6] * 4])})
+            config = self.write("t.ini", "[run]\nname = t\noverwrite = yes\nsteps = 1\n[model]\nplugin = mlp\n"
+                                "sizes = 4, 4\nfreeze = *bias\n[data]\nplugin = tensors\nfile = cancel.safetensors\n"
+                                "shuffle = no\nbatch_size = 2\n[loss]\nkind = mse\n[optimizer]\nplugin = sgd\nlr = 0.1\n"
+                                "clip_grad_norm = 1\n")
+            norms = []
+            for mode, algorithm in (("foreach", "auto"), ("fused", "keep"), ("fused", "deferred"), ("fused", "two_pass")):
+                self.cuda(config, rounds, "optimizer.mode=" + mode, "optimizer.clip_algorithm=" + algorithm)
+                norms.append(self.updates()[-1]["grad_norm"])
+            for norm in norms[1:]:
+                self.assertAlmostEqual(norm / norms[0], 1, delta=1e-5, msg=(rounds, norms))
 
     def test_the_tutorials_configs(self):
         files = set()

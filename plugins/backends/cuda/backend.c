@@ -27,6 +27,8 @@ static void describe(const void *instance, struct fuse_backend_info *info)
     info->description = cuda->description;
     if (info->struct_size >= FUSERUN_STRUCT_SIZE(fuse_backend_info, own_bytes))
         info->own_bytes = cuda->own_bytes;
+    if (info->struct_size >= FUSERUN_STRUCT_SIZE(fuse_backend_info, total_bytes))
+        fuse_cuda_measure(cuda, &info->free_bytes, &info->total_bytes);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------------------------- */

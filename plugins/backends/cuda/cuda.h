@@ -100,6 +100,7 @@ struct fuse_cuda {
     /* Since the host last waited: the device was asked for something; for something that may use what a batch is copied
      * to. */
     bool is_busy, is_computing;
+    bool is_full; /* the device could not give memory */
     int nvrtc_major, nvrtc_minor;
     char description[256];
 };
@@ -113,7 +114,7 @@ int fuse_cuda_open(const struct fuse_host *host, const struct fuse_backend_optio
 void fuse_cuda_close(struct fuse_cuda *cuda);
 
 /* FUSERUN_OK, or the error of a call to the driver; what: "copying to the device". */
-int fuse_cuda_check(const struct fuse_cuda *cuda, int result, const char *what, struct fuse_error *error);
+int fuse_cuda_check(struct fuse_cuda *cuda, int result, const char *what, struct fuse_error *error);
 /* The same for who has nobody to tell: the failure is kept. */
 void fuse_cuda_note(struct fuse_cuda *cuda, int result, const char *what);
 /* FUSERUN_OK, or the failure that was kept. */
@@ -161,6 +162,8 @@ int fuse_cuda_compile(struct fuse_cuda *cuda, const char *name, const char *cons
 /* Host memory that the device reads and writes by itself. */
 int fuse_cuda_pin(struct fuse_cuda *cuda, uint64_t bytes, void **memory, struct fuse_error *error);
 void fuse_cuda_unpin(struct fuse_cuda *cuda, void *memory);
+/* Of the device; both 0: it does not tell. */
+void fuse_cuda_measure(const struct fuse_cuda *cuda, uint64_t *free_bytes, uint64_t *total_bytes);
 int fuse_cuda_allocate(struct fuse_cuda *cuda, uint64_t bytes, void **memory, struct fuse_error *error);
 void fuse_cuda_release(struct fuse_cuda *cuda, void *memory);
 int fuse_cuda_clear(struct fuse_cuda *cuda, void *memory, uint64_t bytes, struct fuse_error *error);

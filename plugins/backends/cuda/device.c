@@ -13,11 +13,12 @@
 
 /* ---- failures -------------------------------------------------------------------------------------------------- */
 
-int fuse_cuda_check(const struct fuse_cuda *cuda, int result, const char *what, struct fuse_error *error)
+int fuse_cuda_check(struct fuse_cuda *cuda, int result, const char *what, struct fuse_error *error)
 {
     char text[256];
     if (result == FUSE_CU_SUCCESS)
         return FUSERUN_OK;
+    cuda->is_full = cuda->is_full || result == FUSE_CU_OUT_OF_MEMORY;
     fuse_driver_error_text(result, text, sizeof(text));
     return cuda->host->fail(error, result == FUSE_CU_OUT_OF_MEMORY ? FUSERUN_ERROR_MEMORY : FUSERUN_ERROR_DEVICE, NULL,
                             "CUDA device %d: %s failed: %s", cuda->ordinal, what, text);
@@ -124,7 +125,11 @@ int fuse_cuda_count(const struct fuse_host *host, struct fuse_error *error)
         (void)host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "CUDA cannot be used here: %s", text);
         return 0;
     }
-    return fuse_driver_load_libraries(host, error) == FUSERUN_OK ? count : 0;
+    if (fuse_driver_load_libraries(host, error) == FUSERUN_OK)
+        return count;
+    if (error->code == FUSERUN_ERROR_UNSUPPORTED)
+        error->code = FUSERUN_ERROR_DEVICE; /* there is a device: worth a word, where `auto` goes on without it */
+    return 0;
 }
 
 static int check_cublas(const struct fuse_cuda *cuda, int result, const char *what, struct fuse_error *error)
@@ -246,6 +251,9 @@ int fuse_cuda_open(const struct fuse_host *host, const struct fuse_backend_optio
     int status = fuse_driver_load(host, &made->driver, error);
     if (status == FUSERUN_OK)
         status = open_all(made, error);
+    /* A device that is full already is one that cannot be used; memory of the host is another matter. */
+    if (status == FUSERUN_ERROR_MEMORY && made->is_full)
+        error->code = status = FUSERUN_ERROR_DEVICE;
     if (status != FUSERUN_OK) {
         fuse_cuda_close(made);
         return status;

@@ -55,7 +55,6 @@ static int open_library(const struct fuse_host *host, const char *const *names, 
                         struct fuse_error *error)
 {
     const char *const emulation = fuse_driver_emulation();
-    const int version = driver_version();
     char text[320] = "";
     if (emulation != NULL) {
         *library = dlopen(emulation, RTLD_NOW | RTLD_LOCAL);
@@ -63,6 +62,7 @@ static int open_library(const struct fuse_host *host, const char *const *names, 
             return host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL, "CUDA's emulation: %s", loading_error());
         return FUSERUN_OK;
     }
+    const int version = driver_version();
     for (size_t i = 0; names[i] != NULL; i++) {
         if (library_version(names[i]) > version) {
             snprintf(text, sizeof(text), "its driver is for CUDA %d.%d, too old for %s", version / 1000,

@@ -32,6 +32,7 @@ int fuse_cuda_allocate(struct fuse_cuda *cuda, uint64_t bytes, void **memory, st
     size_t free_bytes = 0, total_bytes = 0;
     *memory = NULL;
     const int result = cuda->driver->cuMemAlloc_v2(&address, bytes > 0 ? bytes : 1);
+    cuda->is_full = cuda->is_full || result == FUSE_CU_OUT_OF_MEMORY;
     if (result == FUSE_CU_OUT_OF_MEMORY && cuda->driver->cuMemGetInfo_v2(&free_bytes, &total_bytes) == FUSE_CU_SUCCESS)
         return cuda->host->fail(error, FUSERUN_ERROR_MEMORY, NULL,
                                 "out of memory: CUDA device %d cannot give %llu bytes, it has %zu free of %zu",
@@ -44,6 +45,14 @@ int fuse_cuda_allocate(struct fuse_cuda *cuda, uint64_t bytes, void **memory, st
         *memory = NULL;
     }
     return status;
+}
+
+void fuse_cuda_measure(const struct fuse_cuda *cuda, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+    size_t left = 0, all = 0;
+    const bool is_told = cuda->driver->cuMemGetInfo_v2(&left, &all) == FUSE_CU_SUCCESS;
+    *free_bytes = is_told ? left : 0;
+    *total_bytes = is_told ? all : 0;
 }
 
 /* Nothing may still use it. */

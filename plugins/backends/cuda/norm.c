@@ -121,7 +121,8 @@ static int run_blocks(struct fuse_cuda *cuda, struct fuse_kernel *kernel, const 
                                                   .n = self->n,
                                                   .k = self->k,
                                                   .least_share = FUSE_NORM_LEAST_SHARE,
-                                                  .bfloat16 = self->is_dy_bfloat16 | self->is_x_bfloat16 << 1};
+                                                  .bfloat16 = self->is_dy_bfloat16 | self->is_x_bfloat16 << 1,
+                                                  .rounds = cuda->is_bfloat16};
     FUSE_TRY(FUSE_LAUNCH(cuda, norm_rows, self->n, &arguments, error));
     return FUSE_LAUNCH(cuda, norm_finish, 1, &arguments, error);
 }
@@ -170,7 +171,9 @@ int fuse_compile_norm(struct fuse_cuda *cuda, const struct fuse_op *op, struct f
         self->earlier = fuse_earlier_of(op);
         self->is_dy_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[0]);
         self->is_x_bfloat16 = fuse_operand_is_bfloat16(&op->inputs[1]);
-        const bool is_few_rows = self->earlier.count == 0 &&
+        /* The products of few rows have no elements of dw; what would have to be formed to check them cannot be formed
+         * as the device does it where that rounds to TF32. */
+        const bool is_few_rows = self->earlier.count == 0 && cuda->compute_type != FUSE_CUBLAS_COMPUTE_TF32 &&
                                  (double)self->batch * (double)(self->n + self->k) <= (double)self->n * (double)self->k;
         self->kernel.run = is_few_rows ? run_blocks : run_panels;
         self->rows = is_few_rows ? BLOCK_FLOATS / self->batch : fuse_panel_rows(self->n, self->k);

@@ -49,7 +49,7 @@ static void release_passes(struct fuse_cuda *cuda, struct fuse_compiled_passes *
     free(passes);
 }
 
-static int find(const struct fuse_cuda *cuda, void *module, const char *prefix, uint32_t pass, void **function,
+static int find(struct fuse_cuda *cuda, void *module, const char *prefix, uint32_t pass, void **function,
                 struct fuse_error *error)
 {
     char name[32], what[64];

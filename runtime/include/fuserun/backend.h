@@ -149,6 +149,8 @@ struct fuse_backend_info {
     const char *name;        /* "cpu" */
     const char *description; /* "AMD EPYC, 2 threads, oneDNN 2.6.3, AVX2" */
     uint64_t own_bytes;      /* device memory that it holds for itself, whatever it is asked to do */
+    uint64_t free_bytes;     /* device memory that is free now, of total_bytes; both 0: it is the machine's own, or nobody knows */
+    uint64_t total_bytes;
 };
 
 struct fuse_kernel;        /* the backend's own */
@@ -158,7 +160,8 @@ struct fuse_compiled_tensor; /* the backend's own */
 struct fuse_backend {
     uint32_t struct_size;
 
-    /* How many devices can be used here. 0 with *error filled: why not. */
+    /* How many devices can be used here. 0 with *error filled: why not; FUSERUN_ERROR_DEVICE where there is one all the
+     * same, which something else keeps from being used. */
     int (*device_count)(const struct fuse_host *host, struct fuse_error *error);
     int (*open)(const struct fuse_host *host, const struct fuse_backend_options *options, void **instance,
                 struct fuse_error *error);

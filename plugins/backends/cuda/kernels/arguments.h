@@ -68,7 +68,7 @@ struct fuse_norm_arguments {
     double *out;        /* one */
     long long batch, n, k;
     double least_share;
-    int bfloat16, reserved;
+    int bfloat16, rounds; /* rounds: factors to bfloat16, as the products of dw do */
 };
 
 /* sums (width) = the sums of partials (count, width), one after the other; width is 1 or 2. */

@@ -21,6 +21,15 @@ typedef int int32_t;
 typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+/* What <stdbool.h> and <math.h> make of a rule's text before it gets here. */
+typedef bool _Bool;
+#define __builtin_inff() (__int_as_float(0x7f800000))
+#define __builtin_inf() (__longlong_as_double(0x7ff0000000000000ll))
+#define __builtin_nanf(text) (__int_as_float(0x7fc00000))
 
 #define FUSE_KERNEL(name, type, arguments) extern "C" __global__ void name(const type arguments)
 #define FUSE_DEVICE static __device__ __forceinline__

@@ -70,6 +70,14 @@ FUSE_DEVICE int fuse_norm_is_good(const struct fuse_norm_arguments *arguments)
     return magnitude - magnitude == 0.0 && arguments->sums[0] >= arguments->least_share * magnitude;
 }
 
+/* A factor as a product of matrices takes it: in bf16, float32 is rounded first. */
+FUSE_DEVICE float fuse_factor(const void *values, long long i, int is_bfloat16, int rounds)
+{
+    const float value = fuse_get(values, i, is_bfloat16);
+    const unsigned short rounded = fuse_bfloat16(value);
+    return rounds ? fuse_get(&rounded, 0, 1) : value;
+}
+
 /* Elements are summed in float, as a product of matrices does. */
 FUSE_KERNEL(norm_rows, struct fuse_norm_arguments, arguments)
 {
@@ -81,8 +89,8 @@ FUSE_KERNEL(norm_rows, struct fuse_norm_arguments, arguments)
     for (long long column = FUSE_THREAD; column < arguments.k; column += FUSE_BLOCK) {
         float element = 0.0f;
         for (long long b = 0; b < arguments.batch; b++)
-            element += fuse_get(arguments.dy, b * arguments.n + row, arguments.bfloat16 & 1) *
-                       fuse_get(arguments.x, b * arguments.k + column, arguments.bfloat16 & 2);
+            element += fuse_factor(arguments.dy, b * arguments.n + row, arguments.bfloat16 & 1, arguments.rounds) *
+                       fuse_factor(arguments.x, b * arguments.k + column, arguments.bfloat16 & 2, arguments.rounds);
         sum += (double)element * (double)element;
     }
     sum = fuse_block_sum(sum, cells);
