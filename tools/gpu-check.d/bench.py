@@ -144,8 +144,9 @@ def largest_difference(a, b):
 
 
 class Bench:
-    def __init__(self, root, build, is_reduced, python):
+    def __init__(self, root, build, is_reduced, python, end):
         self.root, self.build, self.is_reduced, self.python = root, build, is_reduced, python
+        self.end = end  # of time.monotonic(): no call lasts longer
         self.folder = tempfile.TemporaryDirectory(prefix="fuserun-gpu-check.")
         self.opened = None
         self.known = {}  # from part to part
@@ -179,6 +180,7 @@ class Bench:
         return environment
 
     def call(self, command, seconds=240, environment=None):
+        seconds = max(1, min(seconds, int(self.end - time.monotonic())))
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds,
                                   env=self.environment() | (environment or {}), cwd=self.folder.name)

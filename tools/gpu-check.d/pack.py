@@ -8,6 +8,7 @@ import subprocess
 import tarfile
 
 MOST_BYTES = 64 << 20
+COMMIT = "build-gpu-check/pack/commit"
 CARRIED = ["tools/gpu-check", "tools/gpu-check.d/*.py", "tools/bench.d/torch_peer.py", "configs/**", "build-gpu-check/pack/**"]
 # Part of every system that can run the rest.
 SYSTEM = re.compile(r"lib(c|m|dl|pthread|rt)\.so|ld-linux|linux-vdso")
@@ -19,6 +20,18 @@ def libraries_of(path):
         found = re.match(r"\s*(\S+) => (/\S+)", line)
         if found and not SYSTEM.search(found.group(1)):
             yield found.group(1), found.group(2)
+
+
+def commit_of(root):
+    """What the figures are of; a pack has it in a file."""
+    if os.path.exists(os.path.join(root, ".git")):
+        return subprocess.run(["git", "-C", root, "describe", "--always", "--dirty"], capture_output=True, text=True,
+                              check=False).stdout.strip()
+    try:
+        with open(os.path.join(root, COMMIT), encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def make_archive(root, archive):
@@ -56,6 +69,8 @@ def make_pack(root):
             os.makedirs(os.path.dirname(target), exist_ok=True)
             shutil.copy2(path, target)
             libraries.update(libraries_of(path))
+    with open(os.path.join(root, COMMIT), "w", encoding="utf-8") as file:
+        file.write(commit_of(root) + "\n")
     os.makedirs(os.path.join(pack, "lib"))
     for name, path in libraries.items():
         shutil.copy2(path, os.path.join(pack, "lib", name))

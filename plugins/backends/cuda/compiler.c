@@ -72,7 +72,17 @@ static char *make_key(const struct fuse_cuda *cuda, const struct target *target,
     return key;
 }
 
-/* The first line of NVRTC's complaints. */
+/* The first of NVRTC's complaints that is an error, else the first. */
+static const char *pick_complaint(char *log)
+{
+    const char *const error = strstr(log, "error");
+    char *begin = log;
+    for (char *end = strchr(begin, '\n'); error != NULL && end != NULL && end < error; end = strchr(begin, '\n'))
+        begin = end + 1;
+    begin[strcspn(begin, "\n")] = '\0';
+    return begin;
+}
+
 static int fail_compilation(const struct fuse_cuda *cuda, const char *name, void *program, int result,
                             struct fuse_error *error)
 {
@@ -80,9 +90,9 @@ static int fail_compilation(const struct fuse_cuda *cuda, const char *name, void
     char *log = NULL;
     if (cuda->driver->nvrtcGetProgramLogSize(program, &bytes) == FUSE_NVRTC_SUCCESS && bytes > 0)
         log = calloc(bytes + 1, 1);
-    if (log != NULL && cuda->driver->nvrtcGetProgramLog(program, log) == FUSE_NVRTC_SUCCESS) {
-        log[strcspn(log, "\n")] = '\0';
-        (void)cuda->host->fail(error, FUSERUN_ERROR_PLUGIN, NULL, "%s does not compile for CUDA: %s", name, log);
+    if (log != NULL && cuda->driver->nvrtcGetProgramLog(program, log) == FUSE_NVRTC_SUCCESS && log[0] != '\0') {
+        (void)cuda->host->fail(error, FUSERUN_ERROR_PLUGIN, NULL, "%s does not compile for CUDA: %s", name,
+                               pick_complaint(log));
     } else {
         (void)cuda->host->fail(error, FUSERUN_ERROR_PLUGIN, NULL, "%s does not compile for CUDA: NVRTC status %d", name,
                                result);

@@ -51,11 +51,13 @@ static int library_version(const char *name)
     return 1000 * atoi(strstr(name, ".so.") + strlen(".so."));
 }
 
-static int open_library(const struct fuse_host *host, const char *const *names, void **library,
+/* *name: of the one that was opened. */
+static int open_library(const struct fuse_host *host, const char *const *names, void **library, const char **name,
                         struct fuse_error *error)
 {
     const char *const emulation = fuse_driver_emulation();
     char text[320] = "";
+    *name = emulation;
     if (emulation != NULL) {
         *library = dlopen(emulation, RTLD_NOW | RTLD_LOCAL);
         if (*library == NULL)
@@ -69,7 +71,8 @@ static int open_library(const struct fuse_host *host, const char *const *names, 
                      version % 1000 / 10, names[i]);
             continue;
         }
-        *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        *name = names[i];
+        *library = dlopen(*name, RTLD_NOW | RTLD_LOCAL);
         if (*library != NULL)
             return FUSERUN_OK;
         if (i == 0 || names[i + 1] == NULL)
@@ -82,7 +85,8 @@ static int find_functions(const struct fuse_host *host, const char *const *names
                           struct fuse_error *error)
 {
     void *library = NULL;
-    const int status = open_library(host, names, &library, error);
+    const char *name = NULL;
+    const int status = open_library(host, names, &library, &name, error);
     if (status != FUSERUN_OK)
         return status;
     for (const struct entry *entry = entries; entry->name != NULL; entry++) {
@@ -90,8 +94,7 @@ static int find_functions(const struct fuse_host *host, const char *const *names
         if (symbol == NULL) {
             dlclose(library);
             return host->fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
-                              "CUDA cannot be used here: %s has no function %s, it is too old",
-                              fuse_driver_emulation() != NULL ? fuse_driver_emulation() : names[0], entry->name);
+                              "CUDA cannot be used here: %s has no function %s, it is too old", name, entry->name);
         }
         memcpy((char *)&functions + entry->offset, &symbol, sizeof(symbol));
     }
