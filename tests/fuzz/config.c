@@ -26,6 +26,7 @@ static void check_line(const char *line, size_t length)
 
 static void check_said(const char *said, size_t length)
 {
+    FUZZ_CHECK(said != NULL);
     for (const char *line = said; line < said + length;) {
         const char *end = memchr(line, '\n', (size_t)(said + length - line));
         FUZZ_CHECK(end != NULL && end > line);
