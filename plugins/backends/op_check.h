@@ -33,9 +33,9 @@ int fuse_op_fail_memory(const struct fuse_op_checker *checker, size_t bytes, str
 const char *fuse_op_shape_rule(const struct fuse_op *op);
 
 /* LINEAR_DW_NORM from the products x x^T and dy dy^T. Terms are off by some 1e-7 of themselves (an element of either is
- * a sum of thousands in float, whose errors mostly cancel), so a sum of this share of its terms' magnitudes is off by at
- * most 1e-5, its root by half of that. A smaller sum, or magnitudes that are not finite, are not to be trusted: then the
- * elements of dw are formed after all. */
+ * a sum of thousands in float, whose errors mostly cancel), so a sum of this share of its terms' magnitudes is off by
+ * at most 1e-5, its root by half of that. A smaller sum, or magnitudes that are not finite, are not to be trusted: then
+ * the elements of dw are formed after all. */
 #define FUSE_NORM_LEAST_SHARE (1.0 / 64)
 
 /* Passes a failure on. */
