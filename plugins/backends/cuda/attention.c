@@ -174,6 +174,20 @@ static int64_t score_row(const struct attention *self)
     return self->is_bfloat16 ? 2 * self->pitch : self->pitch;
 }
 
+/* q k^T of some of q's rows; forward and backward make the same bits of it. */
+static struct fuse_product scores_product(const struct attention *self, int64_t rows)
+{
+    return (struct fuse_product){.m = rows,
+                                 .n = self->tokens,
+                                 .k = self->head_width,
+                                 .a_row = 3 * self->width,
+                                 .a_column = 1,
+                                 .b_row = 1,
+                                 .b_column = 3 * self->width,
+                                 .c_row = self->pitch,
+                                 FACTORS(self)};
+}
+
 /* Scores and dp are (rows, S); q, k, v and their gradients have rows 3 D apart, y and dy D. */
 static int attend(struct fuse_cuda *cuda, const struct attention *self, const struct piece *piece,
                   const struct fuse_kernel_call *call, struct fuse_error *error)
@@ -190,15 +204,7 @@ static int attend(struct fuse_cuda *cuda, const struct attention *self, const st
     place(&pointers, OUT, self, call->outputs[0], self->is_out_bfloat16, out, 0, piece->first_row);
     FUSE_TRY(run_pointers(cuda, self, piece, &pointers, FORWARD_ARRAYS, call->workspace, error));
 
-    const struct fuse_product scores = {.m = rows,
-                                        .n = tokens,
-                                        .k = d,
-                                        .a_row = in,
-                                        .a_column = 1,
-                                        .b_row = 1,
-                                        .b_column = in,
-                                        .c_row = self->pitch,
-                                        FACTORS(self)};
+    const struct fuse_product scores = scores_product(self, rows);
     const struct fuse_product values = {.m = rows,
                                         .n = d,
                                         .k = tokens,
@@ -263,15 +269,7 @@ static int differentiate(struct fuse_cuda *cuda, const struct attention *self, c
     }
     FUSE_TRY(run_pointers(cuda, self, piece, &pointers, BACKWARD_ARRAYS, call->workspace, error));
 
-    const struct fuse_product scores = {.m = rows,
-                                        .n = tokens,
-                                        .k = d,
-                                        .a_row = in,
-                                        .a_column = 1,
-                                        .b_row = 1,
-                                        .b_column = in,
-                                        .c_row = self->pitch,
-                                        FACTORS(self)};
+    const struct fuse_product scores = scores_product(self, rows);
     const struct fuse_product dp = {.m = rows,
                                     .n = tokens,
                                     .k = d,
