@@ -263,11 +263,13 @@ class LastSave(Checkpoints):
 class Streams(Checkpoints):
     def test_closed_ones_stay_out_of_the_files(self):
         self.classes_config(steps=12, rest="[checkpoint]\nevery = 4\n[eval]\nevery = 3\n")
-        self.fuserun("t.ini", "run.output=runs/whole")
+        # No file of data stays open, so that the log would get a standard stream's number.
+        data = ["data.plugin=random_images", "data.image_size=2", "data.channels=3", "data.classes=4", "data.length=50"]
+        self.fuserun("t.ini", "run.output=runs/whole", *data)
         whole = len(self.metrics("runs/whole"))
         for number, closed in enumerate(("<&- >&-", "<&- >&- 2>&-", ">&-", "<&- 2>&-")):
             output = f"runs/c{number}"
-            subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', FUSERUN, "t.ini", f"run.output={output}"],
+            subprocess.run(["sh", "-c", f'exec "$0" "$@" {closed}', FUSERUN, "t.ini", f"run.output={output}", *data],
                            cwd=self.path("."), check=True)
             self.assertEqual(len(self.metrics(output)), whole)
             self.assertTrue(os.path.exists(self.path(output, "memory.html")))
