@@ -357,6 +357,10 @@ static void test_panel_sizes(void **state)
     assert_int_equal(a.panel_count, b.panel_count);
     if (!fuse_rig_is_device(&rigs[0])) /* a core's cache */
         assert_in_range((uintmax_t)(a.panel_rows * 1024 * 4), 256 << 10, 1 << 20);
+    const struct fuse_op wide = dw_op(&(struct shape){32, 1024, 4096}, 0);
+    fuse_rig_info(&rigs[2], &wide, &a);
+    if (!fuse_rig_is_device(&rigs[0]))
+        assert_in_range((uintmax_t)(a.panel_rows * 4096 * 4), 1 << 20, 2 << 20);
     const struct fuse_op small = dw_op(&(struct shape){32, 128, 64}, 0);
     fuse_rig_info(&rigs[2], &small, &a);
     assert_int_equal(a.panel_count, 1);

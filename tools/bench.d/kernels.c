@@ -18,6 +18,8 @@
 #define MOST_TENSORS 4096
 #define STREAM_FLOATS ((int64_t)64 << 20) /* 256 MiB an array: far past any cache */
 #define REPEATS 7
+#define TURNS 6 /* of a product here and by the library */
+#define TURN_REPEATS 3
 
 double fuse_bench_seconds(void)
 {
@@ -210,7 +212,7 @@ static double op_seconds(struct device *device, uint32_t kind, struct fuse_opera
                                           .outputs = outputs,
                                           .workspace = workspace};
     double best = 1e30;
-    for (int i = 0; i <= REPEATS; i++) { /* the first warms up */
+    for (int i = 0; i <= TURN_REPEATS; i++) { /* the first warms up */
         const double begin = fuse_bench_seconds();
         must(device, device->backend->run(device->instance, kernel, &call, &device->error));
         const double taken = fuse_bench_seconds() - begin;
@@ -221,26 +223,41 @@ static double op_seconds(struct device *device, uint32_t kind, struct fuse_opera
     return best;
 }
 
-static void print_product(const char *layer, const char *what, const struct fuse_bench_product *product, double ours,
-                          double library)
+/* One of a layer's products: c = a b by the backend's op on a and b, and by the library, in turn. */
+struct measured {
+    const char *what;
+    uint32_t kind;
+    struct fuse_bench_product product;
+    struct fuse_operand a, b, c;
+    float *a_values, *b_values, *c_values;
+};
+
+static void measure_product(struct device *device, const char *layer, const struct measured *it)
 {
-    const double flop = 2.0 * (double)product->m * (double)product->n * (double)product->k;
-    printf("product %s_%s %lld %lld %lld %.6g %.6g\n", layer, what, (long long)product->m, (long long)product->n,
-           (long long)product->k, flop / ours, library > 0 ? flop / library : 0);
+    double ours = 1e30, library = 1e30;
+    for (int i = 0; i < TURNS; i++) {
+        const double mine = op_seconds(device, it->kind, it->a, it->b, it->c, it->a_values, it->b_values, it->c_values);
+        const double theirs =
+            fuse_bench_library_seconds(&it->product, it->a_values, it->b_values, it->c_values, TURN_REPEATS);
+        ours = mine < ours ? mine : ours;
+        library = theirs < library ? theirs : library;
+    }
+    const double flop = 2.0 * (double)it->product.m * (double)it->product.n * (double)it->product.k;
+    printf("product %s_%s %lld %lld %lld %.6g %.6g\n", layer, it->what, (long long)it->product.m,
+           (long long)it->product.n, (long long)it->product.k, flop / ours, library > 0 ? flop / library : 0);
 }
 
 /* y = x w^T, dx = dy w, dw = dy^T x of a layer with w (n, k) and a batch of b rows. */
 static void measure_layer(struct device *device, const char *layer, int64_t b, int64_t n, int64_t k)
 {
     float *x = new_floats(device, b * k), *w = new_floats(device, n * k), *y = new_floats(device, b * n);
-    const struct fuse_bench_product forward = {b, n, k, false, true}, dx = {b, k, n, false, false},
-                                    dw = {n, k, b, true, false};
-    double ours = op_seconds(device, FUSERUN_OP_LINEAR, matrix(b, k), matrix(n, k), matrix(b, n), x, w, y);
-    print_product(layer, "forward", &forward, ours, fuse_bench_library_seconds(&forward, x, w, y, REPEATS));
-    ours = op_seconds(device, FUSERUN_OP_LINEAR_DX, matrix(b, n), matrix(n, k), matrix(b, k), y, w, x);
-    print_product(layer, "dx", &dx, ours, fuse_bench_library_seconds(&dx, y, w, x, REPEATS));
-    ours = op_seconds(device, FUSERUN_OP_LINEAR_DW, matrix(b, n), matrix(b, k), matrix(n, k), y, x, w);
-    print_product(layer, "dw", &dw, ours, fuse_bench_library_seconds(&dw, y, x, w, REPEATS));
+    const struct measured products[] = {
+        {"forward", FUSERUN_OP_LINEAR, {b, n, k, false, true}, matrix(b, k), matrix(n, k), matrix(b, n), x, w, y},
+        {"dx", FUSERUN_OP_LINEAR_DX, {b, k, n, false, false}, matrix(b, n), matrix(n, k), matrix(b, k), y, w, x},
+        {"dw", FUSERUN_OP_LINEAR_DW, {n, k, b, true, false}, matrix(b, n), matrix(b, k), matrix(n, k), y, x, w},
+    };
+    for (int i = 0; i < 3; i++)
+        measure_product(device, layer, &products[i]);
     free_floats(device, x, b * k);
     free_floats(device, w, n * k);
     free_floats(device, y, b * n);

@@ -6,15 +6,14 @@
 
 #include <stdlib.h>
 
-/* A weight's gradient is formed a panel of rows at a time. Small enough for a core's cache and for enough panels to
- * keep many cores busy, large enough for the product to run at full speed: each panel reads all of x, so a wide weight
- * takes more memory rather than few rows. */
+/* A weight's gradient is formed a panel of rows at a time. A panel reads all of x, so many rows make the product run at
+ * full speed; a panel that is small stays in a core's cache until it is used, and many panels keep many cores busy. */
+#define PANEL_PARTS 8 /* at least, of a weight that is not small */
 #define PANEL_MIN_FLOATS 32768
-#define PANEL_MAX_FLOATS 131072
-#define PANEL_WIDE_FLOATS 262144
-#define PANEL_PARTS 16
-#define PANEL_FULL_ROWS 64
+#define PANEL_MAX_FLOATS 524288
+#define PANEL_MAX_ROWS 128
 #define PANEL_MIN_ROWS 8
+#define PANEL_TEAM 4 /* so many threads, or half as many, get panels of one size, and equally many */
 
 /* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
 
@@ -199,21 +198,27 @@ static void destroy_weight_gradient(struct fuse_kernel *kernel)
     free(self);
 }
 
-/* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. Panels of one size,
- * as near as rows allow, keep threads equally busy. */
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. */
 int64_t fuse_panel_rows(int64_t n, int64_t k)
 {
-    int64_t floats = n * k / PANEL_PARTS;
-    floats = floats < PANEL_MIN_FLOATS ? PANEL_MIN_FLOATS : floats;
-    floats = floats > PANEL_MAX_FLOATS ? PANEL_MAX_FLOATS : floats;
-    int64_t rows = floats / k;
-    if (rows < PANEL_FULL_ROWS && floats == PANEL_MAX_FLOATS)
-        rows = PANEL_WIDE_FLOATS / k < PANEL_FULL_ROWS ? PANEL_WIDE_FLOATS / k : PANEL_FULL_ROWS;
-    rows = rows < PANEL_MIN_ROWS ? PANEL_MIN_ROWS : rows;
-    const int64_t count = (n + rows - 1) / rows;
+    int64_t rows = most(n / PANEL_PARTS, PANEL_MIN_FLOATS / k);
+    rows = most(least(rows, least(PANEL_MAX_ROWS, PANEL_MAX_FLOATS / k)), PANEL_MIN_ROWS);
+    int64_t count = (n + rows - 1) / rows;
+    if (count > PANEL_TEAM)
+        count = (count + PANEL_TEAM - 1) / PANEL_TEAM * PANEL_TEAM;
     rows = (n + count - 1) / count;
-    rows = rows > PANEL_MIN_ROWS ? (rows + PANEL_MIN_ROWS - 1) / PANEL_MIN_ROWS * PANEL_MIN_ROWS : rows;
-    return rows < n ? rows : n;
+    rows = (rows + PANEL_MIN_ROWS - 1) / PANEL_MIN_ROWS * PANEL_MIN_ROWS;
+    return least(rows, n);
 }
 
 /* One of PRODUCT_..., for full panels and, where there is one, the shorter last. */

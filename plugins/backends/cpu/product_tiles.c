@@ -34,6 +34,7 @@ struct ahead {
 };
 
 #define LINE_BYTES 64
+#define ROWS_AHEAD 8 /* of a column-major a, fetched while it is packed */
 
 /* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
 static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
@@ -70,10 +71,16 @@ static inline struct ahead look_ahead_packed(const float *next, int64_t columns,
 
 static inline __attribute__((always_inline)) void fetch_ahead(struct ahead *ahead)
 {
-    for (int64_t i = 0; i < ahead->lines_each && ahead->rows_left > 0; i++) {
-        __builtin_prefetch(ahead->row + ahead->at, 0, 2);
-        ahead->at += LINE_BYTES;
-        if (ahead->at >= ahead->row_bytes) {
+    int64_t wanted = ahead->lines_each;
+    while (wanted > 0 && ahead->rows_left > 0) {
+        const char *const from = ahead->row + ahead->at;
+        const int64_t in_row = (ahead->row_bytes - ahead->at + LINE_BYTES - 1) / LINE_BYTES;
+        const int64_t lines = wanted < in_row ? wanted : in_row;
+        for (int64_t i = 0; i < lines; i++)
+            __builtin_prefetch(from + i * LINE_BYTES, 0, 2);
+        wanted -= lines;
+        ahead->at += lines * LINE_BYTES;
+        if (lines == in_row) {
             ahead->at = 0;
             ahead->row += ahead->stride_bytes;
             ahead->rows_left--;
@@ -112,6 +119,12 @@ static inline __attribute__((always_inline)) vector_4 round_4(const float *from)
 
 typedef void pack_function(const struct fuse_product_shape *shape, const void *from, int64_t size, int64_t other_size,
                            float *to);
+
+#if defined(__clang__)
+#define UNROLL_8 _Pragma("clang loop unroll_count(8)")
+#else
+#define UNROLL_8 _Pragma("GCC unroll 8")
+#endif
 
 #define KERNEL_NAME(stem) stem##_plain
 #define KERNEL_TARGET

@@ -17,32 +17,44 @@ typedef uint16_t KERNEL_NAME(half) __attribute__((vector_size(KERNEL_LANES * 2),
 #define EACH_ROW EACH_6
 #endif
 
-/* out (KERNEL_ROWS, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+
- * bias]. The sums stay in registers: two vectors a row. Rows of c lie too far apart for the processor to foresee, and
- * their stores would wait for memory one after the other: so they are fetched, to be written, while the sums are made.
- */
-KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
-                                            float *out, int64_t stride)
+/* out (rows, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+ bias], of
+ * the first `rows` rows, which is known where this is compiled. The sums stay in registers: two vectors a row. Rows of
+ * c lie too far apart for the processor to foresee, and their stores would wait for memory one after the other: so they
+ * are fetched, to be written, while the sums are made. Counting takes turns from multiplying where two threads share a
+ * core, hence eight steps at a time. */
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows)(const int rows, int64_t count,
+                                                                                  const float *a, const float *b,
+                                                                                  bool add, const float *bias,
+                                                                                  float *out, int64_t stride)
 {
 #define ZERO(r) VECTOR low##r = {0}, high##r = {0};
-#define FETCH(r) __builtin_prefetch(out + r * stride, 1, 3);
-#define STEP(r)                                                                                                        \
-    low##r += a[r] * b_low;                                                                                            \
-    high##r += a[r] * b_high;
+#define FETCH(r)                                                                                                       \
+    if (r < rows)                                                                                                      \
+        __builtin_prefetch(out + r * stride, 1, 3);
+#define ADD_PRODUCT(r)                                                                                                 \
+    if (r < rows) {                                                                                                    \
+        low##r += a[r] * b_low;                                                                                        \
+        high##r += a[r] * b_high;                                                                                      \
+    }
 #define ADD(r)                                                                                                         \
-    low##r += *(const VECTOR *)(out + r * stride);                                                                     \
-    high##r += *(const VECTOR *)(out + r * stride + KERNEL_LANES);
+    if (r < rows) {                                                                                                    \
+        low##r += *(const VECTOR *)(out + r * stride);                                                                 \
+        high##r += *(const VECTOR *)(out + r * stride + KERNEL_LANES);                                                 \
+    }
 #define BIAS(r)                                                                                                        \
     low##r += *(const VECTOR *)bias;                                                                                   \
     high##r += *(const VECTOR *)(bias + KERNEL_LANES);
 #define STORE(r)                                                                                                       \
-    *(VECTOR *)(out + r * stride) = low##r;                                                                            \
-    *(VECTOR *)(out + r * stride + KERNEL_LANES) = high##r;
+    if (r < rows) {                                                                                                    \
+        *(VECTOR *)(out + r * stride) = low##r;                                                                        \
+        *(VECTOR *)(out + r * stride + KERNEL_LANES) = high##r;                                                        \
+    }
     EACH_ROW(ZERO)
     EACH_ROW(FETCH)
+    UNROLL_8
     for (int64_t i = 0; i < count; i++) {
         const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
-        EACH_ROW(STEP)
+        EACH_ROW(ADD_PRODUCT)
         a += KERNEL_ROWS;
         b += TILE_WIDTH;
     }
@@ -55,10 +67,29 @@ KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const
     EACH_ROW(STORE)
 #undef ZERO
 #undef FETCH
-#undef STEP
+#undef ADD_PRODUCT
 #undef ADD
 #undef BIAS
 #undef STORE
+}
+
+/* A whole tile, and one of two thirds or a third of the rows: with these a panel of 8 n rows has nothing left over. */
+KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
+                                            float *out, int64_t stride)
+{
+    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, b, add, bias, out, stride);
+}
+
+KERNEL_TARGET static void KERNEL_NAME(two_thirds)(int64_t count, const float *a, const float *b, bool add,
+                                                  const float *bias, float *out, int64_t stride)
+{
+    KERNEL_NAME(rows)(2 * KERNEL_ROWS / 3, count, a, b, add, bias, out, stride);
+}
+
+KERNEL_TARGET static void KERNEL_NAME(third)(int64_t count, const float *a, const float *b, bool add, const float *bias,
+                                             float *out, int64_t stride)
+{
+    KERNEL_NAME(rows)(KERNEL_ROWS / 3, count, a, b, add, bias, out, stride);
 }
 
 /* A tile of which only rows x columns exist: through a whole one beside it. */
@@ -134,8 +165,12 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_
         const float *const a = packed_a + r * depth;
         float *const out = c + r * c_row;
         fetch_ahead(ahead);
-        if (rows - r >= KERNEL_ROWS && columns == TILE_WIDTH)
+        if (columns == TILE_WIDTH && rows - r >= KERNEL_ROWS)
             KERNEL_NAME(tile)(depth, a, packed_b, add, bias, out, c_row);
+        else if (columns == TILE_WIDTH && rows - r == 2 * KERNEL_ROWS / 3)
+            KERNEL_NAME(two_thirds)(depth, a, packed_b, add, bias, out, c_row);
+        else if (columns == TILE_WIDTH && rows - r == KERNEL_ROWS / 3)
+            KERNEL_NAME(third)(depth, a, packed_b, add, bias, out, c_row);
         else
             KERNEL_NAME(edge)
         (depth, a, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);

@@ -66,7 +66,8 @@ KERNEL_TARGET static void PACK_NAME(pack_b)(const struct fuse_product_shape *sha
     }
 }
 
-/* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. */
+/* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. Pieces of
+ * columns lie too far apart for the processor to foresee. */
 KERNEL_TARGET static void PACK_NAME(pack_a)(const struct fuse_product_shape *shape, const void *source, int64_t rows,
                                             int64_t count, float *to)
 {
@@ -78,6 +79,8 @@ KERNEL_TARGET static void PACK_NAME(pack_a)(const struct fuse_product_shape *sha
         for (int64_t i = 0; i < count; i++) {
             const PACK_SOURCE *const from = a + i * shape->a_column;
             float *const at = to + i * KERNEL_ROWS;
+            for (int64_t r = 0; i + ROWS_AHEAD < count && r < rows; r += LINE_BYTES / (int64_t)sizeof(from[0]))
+                __builtin_prefetch(from + ROWS_AHEAD * shape->a_column + r, 0, 3);
             for (int64_t r = 0; r < whole; r += KERNEL_ROWS) {
                 int64_t j = 0;
                 for (; j + 4 <= KERNEL_ROWS; j += 4)
