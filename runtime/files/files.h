@@ -12,8 +12,8 @@
  * reason always fits. */
 int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *path, int cause);
 
-/* Text from a file (a name, a piece of JSON) made fit for a one-line message: control bytes as `?`, cut at a
- * character's end with "..." behind it. Returns buffer. */
+/* Text from a file (a name, a piece of JSON) made fit for a one-line message: each byte of a character
+ * that commands a terminal as `?`, cut at a character's end with "..." behind it. Returns buffer. */
 #define FUSE_SHOWN_BYTES 80
 const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_BYTES]);
 

@@ -5,6 +5,8 @@
 
 #include "files/safetensors.h"
 
+#define FUSE_PTH_NAME_LIMIT 1024 /* bytes of a tensor's name, read or written */
+
 struct fuse_pth; /* an open file */
 
 /* One tensor. Borrowed: valid until the file is closed. */

@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum {
-    NAME_LIMIT = 1024,         /* bytes of a tensor's name */
     NAMES_LIMIT = 16 << 20,    /* of all names together, and 64 bytes more for each */
     VISIT_LIMIT = 4 << 20,     /* values looked at: shared ones can make a small pickle a huge tree */
     WINDOW_BYTES = 256 * 1024, /* read at once of a tensor that is not contiguous */
@@ -240,7 +239,8 @@ static void add_step(struct fuse_text *name, const struct fuse_pickle_value *par
     if (key == NULL)
         fuse_text_addf(name, "%u", (unsigned)index);
     else if (key->kind == FUSE_PICKLE_TEXT) /* cut where the name is too long in any case */
-        fuse_text_add_bytes(name, key->as.text, key->count <= NAME_LIMIT ? key->count : NAME_LIMIT + 1);
+        fuse_text_add_bytes(name, key->as.text,
+                            key->count <= FUSE_PTH_NAME_LIMIT ? key->count : FUSE_PTH_NAME_LIMIT + 1);
     else if (key->kind == FUSE_PICKLE_INTEGER)
         fuse_text_addf(name, "%lld", (long long)key->as.integer);
     else /* None, a tuple, ...: by its place */
@@ -283,7 +283,7 @@ static int place_tensor(const struct fuse_pth *file, const char *root, size_t ro
 static int add_entry(struct fuse_pth *file, const char *root, size_t root_length, const struct fuse_text *name,
                      const struct fuse_pickle_tensor *tensor, struct fuse_error *error)
 {
-    if (name->length > NAME_LIMIT || memchr(name->data, '\0', name->length) != NULL ||
+    if (name->length > FUSE_PTH_NAME_LIMIT || memchr(name->data, '\0', name->length) != NULL ||
         !fuse_is_utf8(name->data, name->length))
         return bad_tensor(file, error, name->data, "its name is longer than 1,024 bytes, or no text");
     file->name_bytes += name->length + 64;

@@ -360,6 +360,10 @@ static int check_names(const struct fuse_safetensors_output *outputs, size_t cou
         if (!fuse_is_utf8(names[i], strlen(names[i])))
             FUSE_TRY_OUT(
                 fuse_fail(error, FUSERUN_ERROR_INTERNAL, NULL, "tensor '%s': its name is not UTF-8", names[i]));
+        if (strlen(names[i]) > FUSE_PTH_NAME_LIMIT)
+            FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_UNSUPPORTED, NULL,
+                                   "tensor '%.40s...': its name is longer than the 1,024 bytes that are read again",
+                                   names[i]));
     }
     qsort(names, count, sizeof *names, compare_names);
     for (size_t i = 1; i < count; i++)

@@ -12,6 +12,27 @@ int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *pat
                      doing, fuse_shown_path(path), strerror(cause));
 }
 
+/* Bytes of the character at `at` if a terminal takes it for a command (C1) or for an order to turn the text around it
+ * (the bidirectional controls), else 0. */
+static size_t commanding_bytes(const unsigned char *at, size_t left)
+{
+    static const struct {
+        unsigned char first, second, least, greatest; /* least: of the last byte */
+        uint8_t count;
+    } ranges[] = {{0xC2, 0, 0x80, 0x9F, 2},     /* U+0080 to U+009F */
+                  {0xD8, 0, 0x9C, 0x9C, 2},     /* U+061C */
+                  {0xE2, 0x80, 0x8E, 0x8F, 3},  /* U+200E, U+200F */
+                  {0xE2, 0x80, 0xA8, 0xAE, 3},  /* U+2028 to U+202E: ends of lines, too */
+                  {0xE2, 0x81, 0xA6, 0xA9, 3}}; /* U+2066 to U+2069 */
+    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
+        const size_t count = ranges[i].count;
+        if (left >= count && at[0] == ranges[i].first && (count == 2 || at[1] == ranges[i].second) &&
+            at[count - 1] >= ranges[i].least && at[count - 1] <= ranges[i].greatest)
+            return count;
+    }
+    return 0;
+}
+
 const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_BYTES])
 {
     static const char more[] = "...";
@@ -21,9 +42,13 @@ const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_B
         while (count > 0 && ((unsigned char)text[count] & 0xC0) == 0x80)
             count--;
     }
+    size_t hidden = 0; /* bytes of a character that is not shown */
     for (size_t i = 0; i < count; i++) {
         const unsigned char byte = (unsigned char)text[i];
-        buffer[i] = byte < 0x20 || byte == 0x7F ? '?' : text[i];
+        if (hidden == 0)
+            hidden = byte < 0x20 || byte == 0x7F ? 1 : commanding_bytes((const unsigned char *)text + i, count - i);
+        buffer[i] = hidden > 0 ? '?' : text[i];
+        hidden -= hidden > 0;
     }
     (void)snprintf(buffer + count, FUSE_SHOWN_BYTES - count, "%s", count < length ? more : "");
     return buffer;

@@ -303,7 +303,7 @@ static void summarise(struct fuse_run_state *state, const struct fuse_outputs *o
     const bool has_accuracy = state->has_evaluated && experiment->loss == FUSE_LOSS_CROSS_ENTROPY;
     const struct fuse_progress_summary summary = {
         .updates = experiment->clock->completed_updates,
-        .loss = state->last_loss,
+        .loss = state->samples > 0 ? &state->last_loss : NULL,
         .evaluation_loss = state->has_evaluated ? &state->evaluation_loss : NULL,
         .accuracy = has_accuracy ? &state->evaluation_accuracy : NULL,
         .training_s = (double)state->training_ns / 1e9,

@@ -205,7 +205,10 @@ void fuse_progress_finish(struct fuse_progress *progress, const struct fuse_prog
     printf("done  updates %" PRId64 "  training %.2f s", summary->updates, summary->training_s);
     if (summary->training_s > 0)
         printf("  %.0f samples/s", (double)summary->samples / summary->training_s);
-    printf("  loss %.4f", summary->loss);
+    if (summary->loss != NULL)
+        printf("  loss %.4f", *summary->loss);
+    else
+        printf("  (all of them before: nothing was left to do)");
     if (summary->evaluation_loss != NULL)
         printf("  eval loss %.4f", *summary->evaluation_loss);
     if (summary->accuracy != NULL)

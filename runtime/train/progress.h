@@ -42,7 +42,7 @@ void fuse_progress_clear(struct fuse_progress *progress);
 /* The end of a run. accuracy, evaluation_loss: of the last evaluation, NULL where there was none. */
 struct fuse_progress_summary {
     int64_t updates;
-    double loss;
+    const double *loss; /* of the last update; NULL: none was left to do */
     const double *evaluation_loss;
     const double *accuracy;
     double training_s;

@@ -117,6 +117,13 @@ class Damage(Checkpoints):
                 self.assertEqual(self.read("runs/t/checkpoints/latest")[200:], newest[200:])
                 self.assertEqual([line["step"] for line in self.updates()], list(range(1, 13)))
 
+    def test_a_run_that_was_done_has_no_loss_to_tell(self):
+        self.classes_config(steps=4, rest="[checkpoint]\nevery = 4\n")
+        self.assertRegex(self.fuserun("t.ini").stdout, r"(?m)^done  updates 4  .*  loss \d\.\d{4}")
+        told = self.fuserun("t.ini").stdout
+        self.assertRegex(told, r"(?m)^done  updates 4  .*  \(all of them before: nothing was left to do\)")
+        self.assertNotRegex(told, r"(?m)^done .* loss")
+
     def test_no_whole_one(self):
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\nkeep = 1\n")
         self.fuserun("t.ini")

@@ -1,4 +1,5 @@
 /* Whole files: what is on disk after success, after a failure, and on the way. */
+#include "files/files.h"
 #include "files/output.h"
 
 #include <setjmp.h>
@@ -272,6 +273,30 @@ static void test_make_folders(void **state)
     assert_int_equal(remove(in_folder("a/b")), 0);
 }
 
+/* What a file says may not command the terminal that it is shown on. */
+static void test_text_for_messages(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *shown;
+    } cases[] = {
+        {"a\x1b[2Jb\x7f\n", "a?[2Jb??"},
+        {"\xc2\x9b"
+         "31m \xc2\x85",
+         "??31m ??"}, /* C1: CSI, NEL */
+        {"\xe2\x80\xae"
+         "gpj",
+         "???gpj"},                                                          /* right to left from here on */
+        {"\xe2\x81\xa6x\xe2\x81\xa9 \xe2\x80\x8f\xd8\x9c", "???x??? ?????"}, /* isolates and marks */
+        {"\xe2\x80\xa8", "???"},                                             /* a line's end */
+        {"\xc3\xa9\xc2\xa0\xe2\x82\xac\xe2\x80\x94", "\xc3\xa9\xc2\xa0\xe2\x82\xac\xe2\x80\x94"}, /* none */
+        {"\xe2\x80", "\xe2\x80"},                                                                 /* cut short */
+    };
+    char buffer[FUSE_SHOWN_BYTES];
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(fuse_shown(cases[i].text, strlen(cases[i].text), buffer), cases[i].shown);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_folder, remove_folder)
@@ -287,6 +312,7 @@ int main(void)
         TEST(test_write_error_is_told_and_cleaned_up),
         TEST(test_long_names),
         TEST(test_make_folders),
+        TEST(test_text_for_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

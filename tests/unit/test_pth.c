@@ -295,6 +295,7 @@ static void test_write(void **state)
 static void test_write_refuses(void **state)
 {
     (void)state;
+    static char long_name[FUSE_PTH_NAME_LIMIT + 2];
     static const struct {
         struct fuse_safetensors_output output;
         const char *expected;
@@ -303,7 +304,9 @@ static void test_write_refuses(void **state)
         {{"x", "F32", 2, shapes[0], 20, produce, values}, "byte count and shape do not agree"},
         {{"x", "C64", 2, shapes[0], 48, produce, values}, "cannot hold its dtype C64"},
         {{"\xff", "F32", 2, shapes[0], 24, produce, values}, "is not UTF-8"},
+        {{long_name, "F32", 2, shapes[0], 24, produce, values}, "longer than the 1,024 bytes"},
     };
+    memset(long_name, 'n', sizeof long_name - 1);
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         struct fuse_error error = FUSE_ERROR_INIT;
         const struct fuse_safetensors_output both[] = {outputs[0], wrong[i].output};
@@ -311,6 +314,15 @@ static void test_write_refuses(void **state)
         if (strstr(error.text, wrong[i].expected) == NULL)
             fail_msg("'%s' instead of '%s'", error.text, wrong[i].expected);
     }
+    /* The longest that is written is read. */
+    long_name[FUSE_PTH_NAME_LIMIT] = '\0';
+    struct fuse_error error = FUSE_ERROR_INIT;
+    struct fuse_pth *file = NULL;
+    const struct fuse_safetensors_output longest = {long_name, "F32", 2, shapes[0], 24, produce, values};
+    assert_int_equal(fuse_pth_write(path, &longest, 1, &error), FUSERUN_OK);
+    assert_int_equal(fuse_pth_open(path, FUSE_PTH_STATE_DICT, NULL, &file, &error), FUSERUN_OK);
+    assert_string_equal(fuse_pth_entry(file, 0)->name, long_name);
+    fuse_pth_close(&file);
 }
 
 /* ---- damaged files --------------------------------------------------------------------------------------------- */
