@@ -15,7 +15,7 @@ ADAM_BYTES = 24  # a parameter: weight and two moments, read and written
 
 class Row:
     """A line of the table. measure(context) gives what was measured: `ours` and its `unit`, `ratio` to the best peer;
-    `rounds` and `floors`, one of each a round; `note` and `lines` for people. Held against `limit` is the ratio, or of a
+    `rounds`, `bests` and `floors`, one of each a round; `note` and `lines` for people. Held against `limit` is the ratio, or of a
     row that is_absolute `ours`; it may be at most the limit, at least that where is_least."""
 
     def __init__(self, name, what, measure, limit=None, aim=None, is_absolute=False, is_least=False):
@@ -26,12 +26,13 @@ class Row:
 def in_turn(context, ours, peers, floor_s=None):
     """Runs ours and the peers in turn, A B A B. Of several peers all run in the first round, then only the fastest."""
     rounds, names = [], list(peers)
-    result = {"unit": "s/step", "floors": [], "peers": {}, "ratios": []}
+    result = {"unit": "s/step", "floors": [], "bests": [], "peers": {}, "ratios": []}
     for index in range(context.rounds):
         if floor_s is not None:
             result["floors"].append(floor_s())
         mine = ours()
         rounds.append(median(mine["step_s"]))
+        result["bests"].append(min(mine["step_s"]))
         for key in ("grown_bytes", "planned_bytes"):
             if key in mine:
                 result[key] = mine[key]
@@ -144,11 +145,11 @@ def adam_alone(peer):
 
 
 def adam_bandwidth(context):
-    """The update alone against the bandwidth that streams like its own reach, before and after it."""
+    """The update alone against the bandwidth that streams like its own reach, before and after it: the best of each."""
     machine, shares = context.machine, []
     for _ in range(context.rounds):
         before = adam_floor(machine)
-        taken = median(adam_rounds(machine)["step_s"])
+        taken = min(adam_rounds(machine)["step_s"])
         shares.append(min(before, adam_floor(machine)) / taken)
     return {"unit": "share", "ours": median(shares), "rounds": shares,
             "note": "of the stream bandwidth, by 28 bytes a parameter"}
