@@ -34,7 +34,9 @@ struct ahead {
 };
 
 #define LINE_BYTES 64
-#define ROWS_AHEAD 8 /* of a column-major a, fetched while it is packed */
+#define NEAR_FLOATS 262144 /* of a packed b: up to here the processor's own fetching does as well, and costs no turns  \
+                            */
+#define ROWS_AHEAD 8       /* of a column-major a, fetched while it is packed */
 
 /* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
 static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,

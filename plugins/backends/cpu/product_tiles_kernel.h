@@ -198,11 +198,12 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
                 const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
                 const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
-                struct ahead ahead;
+                struct ahead ahead = {0};
                 if (shared_b != NULL) {
-                    ahead = look_ahead_packed(packed_b + (stop - group) * depth,
-                                              end - stop < STRIPS * TILE_WIDTH ? end - stop : STRIPS * TILE_WIDTH,
-                                              depth, tiles);
+                    if (shared_columns * shape->k > NEAR_FLOATS)
+                        ahead = look_ahead_packed(packed_b + (stop - group) * depth,
+                                                  end - stop < STRIPS * TILE_WIDTH ? end - stop : STRIPS * TILE_WIDTH,
+                                                  depth, tiles);
                 } else {
                     pack_b(shape, fuse_product_b(shape, b, k, group), depth, stop - group, own_b);
                     if (stop < end)

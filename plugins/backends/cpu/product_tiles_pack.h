@@ -81,7 +81,13 @@ KERNEL_TARGET static void PACK_NAME(pack_a)(const struct fuse_product_shape *sha
             float *const at = to + i * KERNEL_ROWS;
             for (int64_t r = 0; i + ROWS_AHEAD < count && r < rows; r += LINE_BYTES / (int64_t)sizeof(from[0]))
                 __builtin_prefetch(from + ROWS_AHEAD * shape->a_column + r, 0, 3);
-            for (int64_t r = 0; r < whole; r += KERNEL_ROWS) {
+            int64_t first = 0;
+#if KERNEL_LANES >= KERNEL_ROWS
+            /* A vector is more than a column of a tile: the next column covers what is too much, the last has none. */
+            for (; i + 1 < count && first + KERNEL_LANES <= rows && first < whole; first += KERNEL_ROWS)
+                PACK_VECTOR(at + first * count, from + first);
+#endif
+            for (int64_t r = first; r < whole; r += KERNEL_ROWS) {
                 int64_t j = 0;
                 for (; j + 4 <= KERNEL_ROWS; j += 4)
                     *(vector_4 *)(at + r * count + j) = PACK_4(from + r + j);
