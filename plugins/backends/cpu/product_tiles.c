@@ -10,6 +10,8 @@
 #define BLOCK_DEPTH 256
 #define BLOCK_COLUMNS 512 /* a multiple of every tile's columns */
 #define MAX_TILE_WIDTH 32
+#define DIRECT_COLUMNS                                                                                                 \
+    256                 /* of c, up to which a row-major a is taken as it lies: packing would cost more than it saves */
 #define STRIPS 4        /* of b, packed side by side */
 #define PART_ROWS 12    /* threads share c in multiples of every tile's rows, */
 #define PART_COLUMNS 32 /* or of every tile's columns */
@@ -34,9 +36,10 @@ struct ahead {
 };
 
 #define LINE_BYTES 64
-#define NEAR_FLOATS 262144 /* of a packed b: up to here the processor's own fetching does as well, and costs no turns  \
-                            */
-#define ROWS_AHEAD 8       /* of a column-major a, fetched while it is packed */
+#define NEAR_FLOATS                                                                                                    \
+    262144           /* of a packed b: up to here the processor's own fetching does as well, and costs no turns        \
+                      */
+#define ROWS_AHEAD 8 /* of a column-major a, fetched while it is packed */
 
 /* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
 static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
@@ -89,6 +92,13 @@ static inline __attribute__((always_inline)) void fetch_ahead(struct ahead *ahea
         }
     }
 }
+
+/* The rows of a that a block of c takes: the first `lying_rows` as they lie, `row` apart, the others packed. */
+struct left {
+    const float *packed; /* from row 0 on, whether that is packed or not */
+    const float *lying;
+    int64_t row, lying_rows;
+};
 
 typedef float vector_4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t index_4 __attribute__((vector_size(16)));

@@ -65,6 +65,35 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
         EACH_ROW(BIAS)
     }
     EACH_ROW(STORE)
+}
+
+/* The same of a whole tile with a as it lies: element (r, i) at a[r * a_row + i]. */
+KERNEL_TARGET static void KERNEL_NAME(direct)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
+                                              const float *bias, float *out, int64_t stride)
+{
+    enum { rows = KERNEL_ROWS };
+#define ROW(r) const float *const a##r = a + r * a_row;
+#define ADD_DIRECT(r)                                                                                                  \
+    low##r += a##r[i] * b_low;                                                                                         \
+    high##r += a##r[i] * b_high;
+    EACH_ROW(ROW)
+    EACH_ROW(ZERO)
+    EACH_ROW(FETCH)
+    UNROLL_8
+    for (int64_t i = 0; i < count; i++) {
+        const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
+        EACH_ROW(ADD_DIRECT)
+        b += TILE_WIDTH;
+    }
+    if (add) {
+        EACH_ROW(ADD)
+    }
+    if (bias != NULL) {
+        EACH_ROW(BIAS)
+    }
+    EACH_ROW(STORE)
+#undef ROW
+#undef ADD_DIRECT
 #undef ZERO
 #undef FETCH
 #undef ADD_PRODUCT
@@ -92,9 +121,20 @@ KERNEL_TARGET static void KERNEL_NAME(third)(int64_t count, const float *a, cons
     KERNEL_NAME(rows)(KERNEL_ROWS / 3, count, a, b, add, bias, out, stride);
 }
 
-/* A tile of which only rows x columns exist: through a whole one beside it. */
-KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, const float *b, bool add, const float *bias,
-                                            float *out, int64_t stride, int64_t rows, int64_t columns)
+/* A whole tile; a_row 0: a is packed. */
+KERNEL_TARGET static void KERNEL_NAME(whole)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
+                                             const float *bias, float *out, int64_t stride)
+{
+    if (a_row > 0)
+        KERNEL_NAME(direct)(count, a, a_row, b, add, bias, out, stride);
+    else
+        KERNEL_NAME(tile)(count, a, b, add, bias, out, stride);
+}
+
+/* A tile of which only rows x columns exist: through a whole one beside it. a_row as above. */
+KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
+                                            const float *bias, float *out, int64_t stride, int64_t rows,
+                                            int64_t columns)
 {
     float whole[KERNEL_ROWS * TILE_WIDTH], whole_bias[TILE_WIDTH];
     for (int64_t j = 0; bias != NULL && j < TILE_WIDTH; j++)
@@ -102,7 +142,7 @@ KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, const
     for (int64_t i = 0; add && i < KERNEL_ROWS; i++)
         for (int64_t j = 0; j < TILE_WIDTH; j++)
             whole[i * TILE_WIDTH + j] = i < rows && j < columns ? out[i * stride + j] : 0.0f;
-    KERNEL_NAME(tile)(count, a, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
+    KERNEL_NAME(whole)(count, a, a_row, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
             out[i * stride + j] = whole[i * TILE_WIDTH + j];
@@ -157,23 +197,25 @@ static pack_function *KERNEL_NAME(choose_pack_b)(const struct fuse_product_shape
 }
 
 /* One strip of c: columns [0, columns) of it, `rows` rows. Each tile fetches some lines of what is packed next. */
-KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_t columns, const float *packed_a,
+KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_t columns, const struct left *left,
                                              const float *packed_b, bool add, const float *bias, float *c,
                                              int64_t c_row, struct ahead *ahead)
 {
     for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
-        const float *const a = packed_a + r * depth;
+        const bool is_packed = r >= left->lying_rows;
+        const float *const a = is_packed ? left->packed + r * depth : left->lying + r * left->row;
+        const int64_t a_row = is_packed ? 0 : left->row;
         float *const out = c + r * c_row;
         fetch_ahead(ahead);
         if (columns == TILE_WIDTH && rows - r >= KERNEL_ROWS)
-            KERNEL_NAME(tile)(depth, a, packed_b, add, bias, out, c_row);
+            KERNEL_NAME(whole)(depth, a, a_row, packed_b, add, bias, out, c_row);
         else if (columns == TILE_WIDTH && rows - r == 2 * KERNEL_ROWS / 3)
             KERNEL_NAME(two_thirds)(depth, a, packed_b, add, bias, out, c_row);
         else if (columns == TILE_WIDTH && rows - r == KERNEL_ROWS / 3)
             KERNEL_NAME(third)(depth, a, packed_b, add, bias, out, c_row);
         else
             KERNEL_NAME(edge)
-        (depth, a, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
+        (depth, a, a_row, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
     }
 }
 
@@ -188,12 +230,17 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
     const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
     float *const own_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
+    const bool lies_well = end - begin <= DIRECT_COLUMNS && shape->a_column == 1 && !shape->is_bfloat16;
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
         const bool add = k > 0 || accumulate;
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
-            pack_a(shape, fuse_product_a(shape, a, i, k), rows, depth, packed_a);
+            const int64_t lying_rows = lies_well ? rows / KERNEL_ROWS * KERNEL_ROWS : 0;
+            const struct left left = {packed_a, fuse_product_a(shape, a, i, k), shape->a_row, lying_rows};
+            if (lying_rows < rows)
+                pack_a(shape, fuse_product_a(shape, a, i + lying_rows, k), rows - lying_rows, depth,
+                       packed_a + lying_rows * depth);
             for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
                 const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
                 const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
@@ -215,8 +262,8 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 }
                 for (int64_t j = group; j < stop; j += TILE_WIDTH)
                     KERNEL_NAME(strip)
-                (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, packed_a, packed_b + (j - group) * depth,
-                 add, k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j - begin, c_row, &ahead);
+                (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, &left, packed_b + (j - group) * depth, add,
+                 k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j - begin, c_row, &ahead);
             }
         }
     }
