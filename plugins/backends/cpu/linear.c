@@ -12,6 +12,7 @@
 #define PANEL_MIN_FLOATS 32768
 #define PANEL_MAX_FLOATS 524288
 #define PANEL_MAX_ROWS 128
+#define PANEL_GOOD_ROWS 64
 #define PANEL_MIN_ROWS 8
 #define PANEL_TEAM 4 /* so many threads, or half as many, get panels of one size, and equally many */
 
@@ -211,7 +212,8 @@ static int64_t most(int64_t a, int64_t b)
 /* Of the weight's shape alone, so that every mode and any number of threads forms the same sums. */
 int64_t fuse_panel_rows(int64_t n, int64_t k)
 {
-    int64_t rows = most(n / PANEL_PARTS, PANEL_MIN_FLOATS / k);
+    int64_t rows = most(n / PANEL_PARTS, least(n / 2, PANEL_GOOD_ROWS));
+    rows = most(rows, PANEL_MIN_FLOATS / k);
     rows = most(least(rows, least(PANEL_MAX_ROWS, PANEL_MAX_FLOATS / k)), PANEL_MIN_ROWS);
     int64_t count = (n + rows - 1) / rows;
     if (count > PANEL_TEAM)
