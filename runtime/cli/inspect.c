@@ -1,4 +1,5 @@
 #include "cli/cli.h"
+#include "files/files.h"
 #include "files/weights_file.h"
 
 #include <inttypes.h>
@@ -24,9 +25,11 @@ static void add_name(const char *name, int width, struct fuse_text *text)
 {
     const size_t begin = text->length;
     fuse_text_addf(text, "%-*s", width, name);
-    for (size_t i = begin; i < text->length; i++)
-        if ((unsigned char)text->data[i] < 0x20 || text->data[i] == 0x7F)
-            text->data[i] = '?';
+    for (size_t i = begin; i < text->length; i++) {
+        const size_t hidden = fuse_commanding_bytes(text->data + i, text->length - i);
+        memset(text->data + i, '?', hidden);
+        i += hidden > 0 ? hidden - 1 : 0;
+    }
 }
 
 static void add_table(const struct fuse_weights_file *file, struct fuse_text *text)

@@ -17,6 +17,10 @@ int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *pat
 #define FUSE_SHOWN_BYTES 80
 const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_BYTES]);
 
+/* Bytes of the character that text (length > 0) begins with if a terminal takes it for a command or for an order to
+ * turn the text around it, else 0. */
+size_t fuse_commanding_bytes(const char *text, size_t length);
+
 /* The end of a path that fits into a message beside its other words. */
 const char *fuse_shown_path(const char *path);
 

@@ -195,6 +195,16 @@ static int link_file(const char *target, const char *path)
     return 0;
 }
 
+int fuse_refuse_folder(const char *path, struct fuse_error *error)
+{
+    struct stat found;
+    if (lstat(path, &found) != 0 || !S_ISDIR(found.st_mode))
+        return FUSERUN_OK;
+    return fuse_fail(error, FUSERUN_ERROR_IO, NULL,
+                     "'%s' is a directory, where a run has a file of its own; nothing was removed",
+                     fuse_shown_path(path));
+}
+
 int fuse_remove_file(const char *path, struct fuse_error *error)
 {
     int result;

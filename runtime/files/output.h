@@ -33,6 +33,9 @@ int fuse_output_link(const char *path, const char *target, struct fuse_error *er
 /* Whether a name is one that the calls above may have left behind, of a file `name`, where the process was killed. */
 bool fuse_output_is_leftover(const char *candidate, const char *name);
 
+/* An error where `path` is a directory: what a run replaces are files, and it looks before it removes the first. */
+int fuse_refuse_folder(const char *path, struct fuse_error *error);
+
 /* That there is none is no error. */
 int fuse_remove_file(const char *path, struct fuse_error *error);
 

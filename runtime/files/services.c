@@ -12,10 +12,9 @@ int fuse_fail_errno(struct fuse_error *error, const char *doing, const char *pat
                      doing, fuse_shown_path(path), strerror(cause));
 }
 
-/* Bytes of the character at `at` if a terminal takes it for a command (C1) or for an order to turn the text around it
- * (the bidirectional controls), else 0. */
-static size_t commanding_bytes(const unsigned char *at, size_t left)
+size_t fuse_commanding_bytes(const char *text, size_t length)
 {
+    const unsigned char *const at = (const unsigned char *)text;
     static const struct {
         unsigned char first, second, least, greatest; /* least: of the last byte */
         uint8_t count;
@@ -26,11 +25,11 @@ static size_t commanding_bytes(const unsigned char *at, size_t left)
                   {0xE2, 0x81, 0xA6, 0xA9, 3}}; /* U+2066 to U+2069 */
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
         const size_t count = ranges[i].count;
-        if (left >= count && at[0] == ranges[i].first && (count == 2 || at[1] == ranges[i].second) &&
+        if (length >= count && at[0] == ranges[i].first && (count == 2 || at[1] == ranges[i].second) &&
             at[count - 1] >= ranges[i].least && at[count - 1] <= ranges[i].greatest)
             return count;
     }
-    return 0;
+    return at[0] < 0x20 || at[0] == 0x7F;
 }
 
 const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_BYTES])
@@ -44,9 +43,8 @@ const char *fuse_shown(const char *text, size_t length, char buffer[FUSE_SHOWN_B
     }
     size_t hidden = 0; /* bytes of a character that is not shown */
     for (size_t i = 0; i < count; i++) {
-        const unsigned char byte = (unsigned char)text[i];
         if (hidden == 0)
-            hidden = byte < 0x20 || byte == 0x7F ? 1 : commanding_bytes((const unsigned char *)text + i, count - i);
+            hidden = fuse_commanding_bytes(text + i, count - i);
         buffer[i] = hidden > 0 ? '?' : text[i];
         hidden -= hidden > 0;
     }

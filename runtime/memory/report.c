@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/number.h"
+#include "base/regular.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -419,7 +420,7 @@ out:
 static FILE *open_file(const char *folder, const char *name)
 {
     char *path = fuse_format("%s/%s", folder, name);
-    FILE *file = path != NULL ? fopen(path, "re") : NULL;
+    FILE *file = path != NULL ? fuse_open_regular(path, "r") : NULL;
     const int cause = errno;
     free(path);
     errno = cause;
@@ -429,7 +430,7 @@ static FILE *open_file(const char *folder, const char *name)
 static int cannot_open(const char *folder, const char *name, int cause, struct fuse_error *error)
 {
     return fuse_fail(error, cause == ENOMEM ? FUSERUN_ERROR_MEMORY : FUSERUN_ERROR_IO, NULL, "cannot open '%s/%s': %s",
-                     folder, name, strerror(cause));
+                     folder, name, fuse_open_regular_reason(cause));
 }
 
 int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error)

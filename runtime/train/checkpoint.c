@@ -113,6 +113,32 @@ static int remove_file(const char *folder, const char *name, struct fuse_error *
     return status;
 }
 
+static int refuse_folder(const char *folder, const char *name, struct fuse_error *error)
+{
+    char *path = fuse_format("%s/%s", folder, name);
+    const int status =
+        path == NULL ? fuse_fail_memory(error, "a path", strlen(folder)) : fuse_refuse_folder(path, error);
+    free(path);
+    return status;
+}
+
+int fuse_checkpoint_refuse_folders(const char *run_folder, int64_t last, struct fuse_error *error)
+{
+    char *folder = fuse_format("%s/" FUSE_CHECKPOINT_FOLDER, run_folder);
+    if (folder == NULL)
+        return fuse_fail_memory(error, "a path", strlen(run_folder));
+    int status = refuse_folder(folder, FUSE_CHECKPOINT_LATEST, error);
+    DIR *entries = opendir(folder);
+    for (struct dirent *entry = entries != NULL ? readdir(entries) : NULL; entry != NULL && status == FUSERUN_OK;
+         entry = readdir(entries))
+        if (step_of(entry->d_name) > last)
+            status = refuse_folder(folder, entry->d_name, error);
+    if (entries != NULL)
+        (void)closedir(entries);
+    free(folder);
+    return status;
+}
+
 int fuse_checkpoint_clean(const char *run_folder, int64_t last, struct fuse_error *error)
 {
     int status = FUSERUN_OK;

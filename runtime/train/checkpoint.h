@@ -38,6 +38,9 @@ char *fuse_checkpoint_path(const char *folder, int64_t step) __attribute__((warn
  * *count is 0. */
 int fuse_checkpoint_steps(const char *folder, int64_t **steps, size_t *count, struct fuse_error *error);
 
+/* An error where a directory has the name of what fuse_checkpoint_clean() would remove, or of `latest`. */
+int fuse_checkpoint_refuse_folders(const char *run_folder, int64_t last, struct fuse_error *error);
+
 /* Removes the checkpoints of steps above `last` (-1: all), then `latest` if none is left, what killed runs left of
  * unfinished files, and the folder if it is empty. */
 int fuse_checkpoint_clean(const char *run_folder, int64_t last, struct fuse_error *error);

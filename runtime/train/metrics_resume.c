@@ -1,6 +1,7 @@
 #include "train/metrics.h"
 
 #include "base/json.h"
+#include "base/regular.h"
 #include "files/output.h"
 
 #include <errno.h>
@@ -118,7 +119,7 @@ int fuse_metrics_cut_back(const char *path, const struct fuse_checkpoint_record 
     int status = FUSERUN_OK;
     off_t cut = 0;
     struct fuse_output *copy = NULL;
-    struct reader reader = {.stream = fopen(path, "r+e")};
+    struct reader reader = {.stream = fuse_open_regular(path, "r+")};
     *damaged = 0;
     if (reader.stream == NULL && errno == ENOENT)
         return FUSERUN_OK;
@@ -137,7 +138,8 @@ int fuse_metrics_cut_back(const char *path, const struct fuse_checkpoint_record 
         status = FUSERUN_ERROR_IO;
 out:
     if (status == FUSERUN_ERROR_IO && error->text[0] == '\0')
-        status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot go on in '%s': %s", path, strerror(errno));
+        status =
+            fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot go on in '%s': %s", path, fuse_open_regular_reason(errno));
     fuse_output_abandon(&copy);
     free(reader.line);
     if (reader.stream != NULL)

@@ -176,7 +176,16 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
     const struct fuse_resume *resume = experiment->resume;
     const struct fuse_options *run = fuse_config_options(experiment->config, "run");
     const bool goes_on_here = resume != NULL && (resume->is_own || !fuse_option_bool(run, "overwrite"));
-    FUSE_TRY(fuse_checkpoint_clean(outputs->folder, goes_on_here ? resume->record.step : -1, error));
+    const int64_t last_step = goes_on_here ? resume->record.step : -1;
+    FUSE_TRY(fuse_checkpoint_refuse_folders(outputs->folder, last_step, error));
+    for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
+        char *path = fuse_outputs_path(outputs, run_files[i]);
+        const int status =
+            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_refuse_folder(path, error);
+        free(path);
+        FUSE_TRY(status);
+    }
+    FUSE_TRY(fuse_checkpoint_clean(outputs->folder, last_step, error));
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
         if (goes_on_here && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
             continue; /* cut back later, written anew in one step */

@@ -272,6 +272,18 @@ static int compare_schedules(const struct fuse_experiment *experiment, struct fu
     return FUSERUN_OK;
 }
 
+/* The run ended later than this config would have it end. */
+static void tell_past_end(const struct fuse_experiment *experiment, const struct fuse_resume *resume)
+{
+    if (resume->record.step > experiment->total_updates)
+        fuse_config_warn(experiment->config, experiment->diagnostics, "run",
+                         fuse_option_is_set(fuse_config_options(experiment->config, "run"), "steps") ? "steps"
+                                                                                                     : "epochs",
+                         "the checkpoint is of step %" PRId64 ", past the last one here, %" PRId64
+                         ": nothing is left to do, and its weights are the result",
+                         resume->record.step, experiment->total_updates);
+}
+
 /* A place in the data is counted in batches of one size over one number of samples, and an update begins at every
  * `accumulate`th; where the config says otherwise by now, it means nothing. Nor can a run go there that was planned to
  * come to no epoch's end, and would. */
@@ -327,6 +339,7 @@ int fuse_resume_compare(const struct fuse_experiment *experiment, struct fuse_re
     if (self.name.failed)
         FUSE_TRY_OUT(fuse_fail_memory(error, "comparing a checkpoint", 0));
     FUSE_TRY_OUT(compare_schedules(experiment, resume, error));
+    tell_past_end(experiment, resume);
     compare_data(experiment, resume);
     FUSE_TRY_OUT(fuse_resume_tell_differences(experiment, resume, error));
     if (fuse_diagnostics_error_count(experiment->diagnostics) > errors)

@@ -117,6 +117,48 @@ class Damage(Checkpoints):
                 self.assertEqual(self.read("runs/t/checkpoints/latest")[200:], newest[200:])
                 self.assertEqual([line["step"] for line in self.updates()], list(range(1, 13)))
 
+    def test_a_folder_in_the_way_is_seen_before_anything_is_removed(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        for name in ("checkpoints/latest", "checkpoints/step-00000006.safetensors", "model.safetensors", "memory.json"):
+            with self.subTest(name=name):
+                shutil.rmtree(self.path("runs/o"), ignore_errors=True)
+                shutil.copytree(self.path("runs/t"), self.path("runs/o"), symlinks=True)
+                if os.path.lexists(self.path("runs/o", name)):
+                    os.remove(self.path("runs/o", name))
+                os.mkdir(self.path("runs/o", name))
+                before = sorted(os.listdir(self.path("runs/o"))), sorted(os.listdir(self.path("runs/o/checkpoints")))
+                told = self.fuserun("t.ini", "run.output=runs/o", "run.resume=never", "run.overwrite=yes", status=1).stderr
+                self.assertRegex(told, f"'.*{name}' is a directory, where a run has a file of its own; nothing was removed")
+                self.assertEqual(before, (sorted(os.listdir(self.path("runs/o"))),
+                                          sorted(os.listdir(self.path("runs/o/checkpoints")))))
+                if name == "checkpoints/latest":  # not only at the next checkpoint
+                    os.remove(self.path("runs/o/model.safetensors"))
+                    told = self.fuserun("t.ini", "run.output=runs/o", "run.steps=100", status=1).stderr
+                    self.assertIn("is a directory, where a run has a file of its own", told)
+
+    def test_a_pipe_is_no_file(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        for name, command, status in (("metrics.jsonl", ["report", "runs/t"], 2), ("memory.json", ["report", "runs/t"], 2),
+                                      ("memory.json", ["compare", "runs/t", "runs/t"], 2),
+                                      ("metrics.jsonl", ["t.ini", "run.steps=12"], 1)):
+            with self.subTest(name=name, command=command):
+                content = self.read("runs/t", name)
+                os.remove(self.path("runs/t", name))
+                os.mkfifo(self.path("runs/t", name))
+                self.assertIn(f"{name}': not a regular file", self.fuserun(*command, status=status).stderr)
+                os.remove(self.path("runs/t", name))
+                with open(self.path("runs/t", name), "wb") as file:
+                    file.write(content)
+
+    def test_a_checkpoint_past_the_config_s_end_is_told(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        told = self.fuserun("t.ini", "run.steps=6").stderr
+        self.assertIn("command line: warning: run.steps: the checkpoint is of step 8, past the last one here, 6", told)
+        self.assertNotIn("past the last one", self.fuserun("t.ini").stderr)
+
     def test_a_run_that_was_done_has_no_loss_to_tell(self):
         self.classes_config(steps=4, rest="[checkpoint]\nevery = 4\n")
         self.assertRegex(self.fuserun("t.ini").stdout, r"(?m)^done  updates 4  .*  loss \d\.\d{4}")

@@ -26,7 +26,8 @@ PLANTED = ("evil", "adamw", "mlp", "tensors", "cpu", "cuda", "libcuda", "libcuda
            "libcublas.so.12", "libcublas.so.13", "libdnnl.so.2", "optimizers/evil", "optimizers/adamw", "models/mlp",
            "backends/cpu", "plugins/evil", "plugins/adamw", "plugins/optimizers/adamw")
 HOSTILE_NAMES = ("../../escaped", "/tmp/fuserun-escaped", "layers/../../escaped", "..", ".", "latest", "a\nb", "\x1b[2J",
-                 "optimizer/../../escaped/exp_avg", "checkpoints/latest", "model.safetensors", "C:\\escaped", "a" * 1000)
+                 "optimizer/../../escaped/exp_avg", "checkpoints/latest", "model.safetensors", "C:\\escaped", "a" * 1000,
+                 "a\u202eb\u009b31m")
 
 
 class TrustCase(KitCase):
@@ -141,7 +142,8 @@ class Names(TrustCase):
         expected = set(self.tree()) | {self.path("w.pth")}
         listed = self.fuserun("inspect", "w.safetensors").stdout
         self.assertEqual(len(listed.splitlines()), len(tensors) + len(HOSTILE_NAMES) + 1)
-        self.assertNotIn("\x1b", listed)
+        self.assertNotRegex(listed, "[\x1b\x9b\u202e]")
+        self.assertIn("a???b??31m", listed)
         names = {entry["name"] for entry in json.loads(self.fuserun("inspect", "w.safetensors", "--json").stdout)}
         self.assertLessEqual(set(HOSTILE_NAMES), names)
         self.fuserun("export", "w.safetensors", "--to", "w.pth")

@@ -24,8 +24,11 @@ class Machine:
         self.torch_version = None
 
     def call(self, command, environment=None):
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT,
-                              env=os.environ | {"OMP_NUM_THREADS": str(self.threads)} | (environment or {}))
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT,
+                                  env=os.environ | {"OMP_NUM_THREADS": str(self.threads)} | (environment or {}))
+        except OSError as reason:
+            raise Unavailable("%s: %s" % (command[0], reason.strerror)) from reason
         if done.returncode != 0:
             reason = (done.stderr.strip() or done.stdout.strip()).splitlines()
             raise Unavailable("%s: %s" % (os.path.basename(command[0]), reason[-1] if reason else "failed"))
