@@ -3,6 +3,7 @@
 #include "config/options.h"
 #include "files/files.h"
 #include "files/output.h"
+#include "files/safetensors.h"
 #include "train/checkpoint.h"
 #include "train/resume.h"
 #include "train/weights.h"
@@ -204,10 +205,14 @@ bool fuse_outputs_are_done(const struct fuse_experiment *experiment, const struc
 {
     if (!has_nothing_left(experiment))
         return false;
+    /* A run may have been killed just before, and a file may have come to harm since: then it is written again. */
     char *model = fuse_outputs_path(outputs, "model.safetensors");
-    const bool is_there = model != NULL && access(model, F_OK) == 0; /* a run may have been killed just before */
+    struct fuse_safetensors *file = NULL;
+    struct fuse_error ignored = FUSE_ERROR_INIT;
+    const bool is_whole = model != NULL && fuse_safetensors_open(model, &file, &ignored) == FUSERUN_OK;
+    fuse_safetensors_close(&file);
     free(model);
-    return is_there;
+    return is_whole;
 }
 
 static int write_text(const struct fuse_outputs *outputs, const char *name, struct fuse_text *text,

@@ -116,8 +116,9 @@ static int find(const struct fuse_experiment *experiment, const char *run_folder
         *error = cause;
         return status;
     }
-    fuse_config_report(experiment->config, experiment->diagnostics, "run", "resume", "%s%s", cause.text,
-                       is_automatic ? "; run.resume=never starts afresh without it" : "");
+    fuse_config_report(
+        experiment->config, experiment->diagnostics, "run", "resume", "%s%s", cause.text,
+        is_automatic ? "; run.resume=FILE goes on from another one, run.resume=never starts afresh without any" : "");
     return fuse_fail(error, FUSERUN_ERROR_CONFIG, NULL, "there is nothing to resume from");
 }
 

@@ -162,10 +162,17 @@ class Damage(Checkpoints):
     def test_a_run_that_was_done_has_no_loss_to_tell(self):
         self.classes_config(steps=4, rest="[checkpoint]\nevery = 4\n")
         self.assertRegex(self.fuserun("t.ini").stdout, r"(?m)^done  updates 4  .*  loss \d\.\d{4}")
-        os.remove(self.path("runs/t/model.safetensors"))
-        told = self.fuserun("t.ini").stdout
-        self.assertRegex(told, r"(?m)^done  updates 4  .*  \(all of them before: nothing was left to do\)")
-        self.assertNotRegex(told, r"(?m)^done .* loss")
+        whole = self.read("runs/t/model.safetensors")
+        for content in (None, b"", whole[:-1]):  # gone, or come to harm: written again
+            os.remove(self.path("runs/t/model.safetensors"))
+            if content is not None:
+                with open(self.path("runs/t/model.safetensors"), "wb") as file:
+                    file.write(content)
+            told = self.fuserun("t.ini").stdout
+            self.assertRegex(told, r"(?m)^done  updates 4  .*  \(all of them before: nothing was left to do\)")
+            self.assertNotRegex(told, r"(?m)^done .* loss")
+            self.assertEqual(self.read("runs/t/model.safetensors"), whole)
+        self.assertIn("all 4 updates are done already", self.fuserun("t.ini").stdout)
 
     def test_no_whole_one(self):
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\nkeep = 1\n")
@@ -208,12 +215,12 @@ class OutOfReach(Checkpoints):
             file.write(newest.replace(b"fuserun checkpoint 1", b"fuserun checkpoint 2", 1))
         self.before = self.content("runs/t")
         self.refuse(r"run\.resume: .*its format is 'fuserun checkpoint 2', this one reads 'fuserun checkpoint 1'"
-                    r"; run\.resume=never starts afresh")
+                    r"; run\.resume=FILE goes on from another one, run\.resume=never starts afresh without any")
         self.fuserun("t.ini", "run.resume=never", "run.overwrite=yes")
 
     def test_a_folder_in_its_place(self):
         os.mkdir(self.step(16))
-        self.refuse(r"run\.resume: cannot read '.*step-00000016\.safetensors': not a regular file; run\.resume=never")
+        self.refuse(r"run\.resume: cannot read '.*step-00000016\.safetensors': not a regular file; run\.resume=FILE")
 
     @unittest.skipIf(os.geteuid() == 0, "root may read everything")
     def test_without_permission(self):
