@@ -114,8 +114,17 @@ static bool fails(const char *call, const char *path)
         memcpy(&next, &symbol, sizeof next);                                                                           \
     }
 
+static void forget(int descriptor)
+{
+    if (descriptor < 0 || descriptor >= MOST_DESCRIPTORS)
+        return;
+    free(paths[descriptor]);
+    paths[descriptor] = NULL;
+}
+
 static int opened(int descriptor, const char *path)
 {
+    forget(descriptor);
     if (descriptor >= 0 && descriptor < MOST_DESCRIPTORS && is_below(path))
         paths[descriptor] = strdup(path);
     return descriptor;
@@ -159,6 +168,14 @@ int close(int descriptor)
     const int result = next(descriptor); /* Linux closes it, whatever it returns */
     errno = is_failing ? cause : errno;
     return is_failing ? -1 : result;
+}
+
+/* The C library closes a stream's descriptor without calling close(). */
+int fclose(FILE *stream)
+{
+    NEXT(int, "fclose", FILE *)
+    forget(fileno(stream));
+    return next(stream);
 }
 
 ssize_t write(int descriptor, const void *bytes, size_t count)
