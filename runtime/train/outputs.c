@@ -181,8 +181,11 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
     FUSE_TRY(fuse_checkpoint_refuse_folders(outputs->folder, last_step, error));
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
         char *path = fuse_outputs_path(outputs, run_files[i]);
-        const int status =
+        int status =
             path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_refuse_folder(path, error);
+        if (status == FUSERUN_OK && goes_on_here && strcmp(run_files[i], METRICS) == 0 && access(path, W_OK) != 0 &&
+            errno != ENOENT)
+            status = fuse_fail_errno(error, "go on in", path, errno);
         free(path);
         FUSE_TRY(status);
     }

@@ -58,6 +58,10 @@ static int open_newest(const struct fuse_experiment *experiment, const char *fol
     for (size_t i = 0; i < count && *resume == NULL; i++) {
         struct fuse_error cause = FUSE_ERROR_INIT;
         const int opened = open_file(fuse_checkpoint_path(folder, steps[i]), resume, &cause);
+        if (opened == FUSERUN_OK && (*resume)->record.step != steps[i])
+            fuse_config_warn(experiment->config, experiment->diagnostics, "run", "resume",
+                             "'%s' is of step %" PRId64 ", which is not what its name says; the run goes on from there",
+                             (*resume)->path, (*resume)->record.step);
         if (opened == FUSERUN_OK)
             break;
         if (opened != FUSERUN_ERROR_FORMAT) {

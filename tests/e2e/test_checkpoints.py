@@ -152,6 +152,27 @@ class Damage(Checkpoints):
                 with open(self.path("runs/t", name), "wb") as file:
                     file.write(content)
 
+    def test_a_name_that_is_not_the_content_s_is_told(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        whole = self.read("runs/t/model.safetensors")
+        os.replace(self.path("runs/t/checkpoints/step-00000004.safetensors"),
+                   self.path("runs/t/checkpoints/step-00000008.safetensors"))
+        os.remove(self.path("runs/t/model.safetensors"))
+        self.assertRegex(self.fuserun("t.ini").stderr, r"t\.ini:\d+: warning: run\.resume: '.*step-00000008\.safetensors' is of "
+                         "step 4, which is not what its name says; the run goes on from there")
+        self.assertEqual(self.read("runs/t/model.safetensors"), whole)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write everything")
+    def test_metrics_that_may_not_be_written(self):
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        before = self.read("runs/t/config.ini")
+        os.chmod(self.path("runs/t/metrics.jsonl"), 0o444)
+        told = self.fuserun("t.ini", "run.steps=12", status=1).stderr
+        self.assertIn("metrics.jsonl': Permission denied", told)
+        self.assertEqual(self.read("runs/t/config.ini"), before)
+
     def test_a_checkpoint_past_the_config_s_end_is_told(self):
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
         self.fuserun("t.ini")
