@@ -10,11 +10,10 @@
 #define BLOCK_DEPTH 256
 #define BLOCK_COLUMNS 512 /* a multiple of every tile's columns */
 #define MAX_TILE_WIDTH 32
-#define DIRECT_COLUMNS                                                                                                 \
-    256                 /* of c, up to which a row-major a is taken as it lies: packing would cost more than it saves */
-#define STRIPS 4        /* of b, packed side by side */
-#define PART_ROWS 12    /* threads share c in multiples of every tile's rows, */
-#define PART_COLUMNS 32 /* or of every tile's columns */
+#define DIRECT_COLUMNS 128 /* of c; for no more, packing a row-major a costs more than it saves */
+#define STRIPS 4           /* of b, packed side by side */
+#define PART_ROWS 12       /* threads share c in multiples of every tile's rows, */
+#define PART_COLUMNS 32    /* or of every tile's columns */
 #define SERIAL_PRODUCT (128.0 * 1024.0)
 #define LIBRARY_PRODUCT 1e6 /* multiplications from which a library made for AVX-512 is worth its call */
 
@@ -36,10 +35,8 @@ struct ahead {
 };
 
 #define LINE_BYTES 64
-#define NEAR_FLOATS                                                                                                    \
-    262144           /* of a packed b: up to here the processor's own fetching does as well, and costs no turns        \
-                      */
-#define ROWS_AHEAD 8 /* of a column-major a, fetched while it is packed */
+#define NEAR_FLOATS 262144 /* of a packed b, which the processor fetches as well by itself */
+#define ROWS_AHEAD 8       /* of a column-major a, fetched while it is packed */
 
 /* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
 static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,

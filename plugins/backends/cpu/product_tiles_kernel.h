@@ -17,13 +17,14 @@ typedef uint16_t KERNEL_NAME(half) __attribute__((vector_size(KERNEL_LANES * 2),
 #define EACH_ROW EACH_6
 #endif
 
-/* out (rows, TILE_WIDTH), rows `stride` apart, = a (count, KERNEL_ROWS)^T b (count, TILE_WIDTH) [+ out] [+ bias], of
- * the first `rows` rows, which is known where this is compiled. The sums stay in registers: two vectors a row. Rows of
- * c lie too far apart for the processor to foresee, and their stores would wait for memory one after the other: so they
- * are fetched, to be written, while the sums are made. Counting takes turns from multiplying where two threads share a
- * core, hence eight steps at a time. */
+/* out (rows, TILE_WIDTH), rows `stride` apart, = a^T b (count, TILE_WIDTH) [+ out] [+ bias], where a's element for row
+ * r and step i is a[r * a_row + i * a_step]; `rows` is known where this is compiled. The sums stay in registers: two
+ * vectors a row. Rows of c lie too far apart for the processor to foresee, and their stores would wait for memory one
+ * after the other: so they are fetched, to be written, while the sums are made. Counting takes turns from multiplying
+ * where two threads share a core, hence eight steps at a time. */
 KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows)(const int rows, int64_t count,
-                                                                                  const float *a, const float *b,
+                                                                                  const float *a, int64_t a_row,
+                                                                                  int64_t a_step, const float *b,
                                                                                   bool add, const float *bias,
                                                                                   float *out, int64_t stride)
 {
@@ -31,10 +32,10 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
 #define FETCH(r)                                                                                                       \
     if (r < rows)                                                                                                      \
         __builtin_prefetch(out + r * stride, 1, 3);
-#define ADD_PRODUCT(r)                                                                                                 \
+#define STEP(r)                                                                                                        \
     if (r < rows) {                                                                                                    \
-        low##r += a[r] * b_low;                                                                                        \
-        high##r += a[r] * b_high;                                                                                      \
+        low##r += a[r * a_row] * b_low;                                                                                \
+        high##r += a[r * a_row] * b_high;                                                                              \
     }
 #define ADD(r)                                                                                                         \
     if (r < rows) {                                                                                                    \
@@ -54,8 +55,8 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
     UNROLL_8
     for (int64_t i = 0; i < count; i++) {
         const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
-        EACH_ROW(ADD_PRODUCT)
-        a += KERNEL_ROWS;
+        EACH_ROW(STEP)
+        a += a_step;
         b += TILE_WIDTH;
     }
     if (add) {
@@ -65,70 +66,48 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
         EACH_ROW(BIAS)
     }
     EACH_ROW(STORE)
-}
-
-/* The same of a whole tile with a as it lies: element (r, i) at a[r * a_row + i]. */
-KERNEL_TARGET static void KERNEL_NAME(direct)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
-                                              const float *bias, float *out, int64_t stride)
-{
-    enum { rows = KERNEL_ROWS };
-#define ROW(r) const float *const a##r = a + r * a_row;
-#define ADD_DIRECT(r)                                                                                                  \
-    low##r += a##r[i] * b_low;                                                                                         \
-    high##r += a##r[i] * b_high;
-    EACH_ROW(ROW)
-    EACH_ROW(ZERO)
-    EACH_ROW(FETCH)
-    UNROLL_8
-    for (int64_t i = 0; i < count; i++) {
-        const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
-        EACH_ROW(ADD_DIRECT)
-        b += TILE_WIDTH;
-    }
-    if (add) {
-        EACH_ROW(ADD)
-    }
-    if (bias != NULL) {
-        EACH_ROW(BIAS)
-    }
-    EACH_ROW(STORE)
-#undef ROW
-#undef ADD_DIRECT
 #undef ZERO
 #undef FETCH
-#undef ADD_PRODUCT
+#undef STEP
 #undef ADD
 #undef BIAS
 #undef STORE
 }
 
-/* A whole tile, and one of two thirds or a third of the rows: with these a panel of 8 n rows has nothing left over. */
-KERNEL_TARGET static void KERNEL_NAME(tile)(int64_t count, const float *a, const float *b, bool add, const float *bias,
-                                            float *out, int64_t stride)
+/* A whole tile: a packed (count, KERNEL_ROWS); and row-major, its rows a_row apart. */
+KERNEL_TARGET static void KERNEL_NAME(packed)(int64_t count, const float *a, const float *b, bool add,
+                                              const float *bias, float *out, int64_t stride)
 {
-    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, b, add, bias, out, stride);
+    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
 }
 
+KERNEL_TARGET static void KERNEL_NAME(direct)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
+                                              const float *bias, float *out, int64_t stride)
+{
+    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, a_row, 1, b, add, bias, out, stride);
+}
+
+/* Either of them: a_row 0 is packed. */
+KERNEL_TARGET static inline void KERNEL_NAME(tile)(int64_t count, const float *a, int64_t a_row, const float *b,
+                                                   bool add, const float *bias, float *out, int64_t stride)
+{
+    if (a_row == 0)
+        KERNEL_NAME(packed)(count, a, b, add, bias, out, stride);
+    else
+        KERNEL_NAME(direct)(count, a, a_row, b, add, bias, out, stride);
+}
+
+/* Two thirds or a third of a packed one: with these a panel of 8 n rows has nothing left over. */
 KERNEL_TARGET static void KERNEL_NAME(two_thirds)(int64_t count, const float *a, const float *b, bool add,
                                                   const float *bias, float *out, int64_t stride)
 {
-    KERNEL_NAME(rows)(2 * KERNEL_ROWS / 3, count, a, b, add, bias, out, stride);
+    KERNEL_NAME(rows)(2 * KERNEL_ROWS / 3, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
 }
 
 KERNEL_TARGET static void KERNEL_NAME(third)(int64_t count, const float *a, const float *b, bool add, const float *bias,
                                              float *out, int64_t stride)
 {
-    KERNEL_NAME(rows)(KERNEL_ROWS / 3, count, a, b, add, bias, out, stride);
-}
-
-/* A whole tile; a_row 0: a is packed. */
-KERNEL_TARGET static void KERNEL_NAME(whole)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
-                                             const float *bias, float *out, int64_t stride)
-{
-    if (a_row > 0)
-        KERNEL_NAME(direct)(count, a, a_row, b, add, bias, out, stride);
-    else
-        KERNEL_NAME(tile)(count, a, b, add, bias, out, stride);
+    KERNEL_NAME(rows)(KERNEL_ROWS / 3, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
 }
 
 /* A tile of which only rows x columns exist: through a whole one beside it. a_row as above. */
@@ -142,7 +121,7 @@ KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, int64
     for (int64_t i = 0; add && i < KERNEL_ROWS; i++)
         for (int64_t j = 0; j < TILE_WIDTH; j++)
             whole[i * TILE_WIDTH + j] = i < rows && j < columns ? out[i * stride + j] : 0.0f;
-    KERNEL_NAME(whole)(count, a, a_row, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
+    KERNEL_NAME(tile)(count, a, a_row, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
             out[i * stride + j] = whole[i * TILE_WIDTH + j];
@@ -208,7 +187,7 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_
         float *const out = c + r * c_row;
         fetch_ahead(ahead);
         if (columns == TILE_WIDTH && rows - r >= KERNEL_ROWS)
-            KERNEL_NAME(whole)(depth, a, a_row, packed_b, add, bias, out, c_row);
+            KERNEL_NAME(tile)(depth, a, a_row, packed_b, add, bias, out, c_row);
         else if (columns == TILE_WIDTH && rows - r == 2 * KERNEL_ROWS / 3)
             KERNEL_NAME(two_thirds)(depth, a, packed_b, add, bias, out, c_row);
         else if (columns == TILE_WIDTH && rows - r == KERNEL_ROWS / 3)
