@@ -6,31 +6,41 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-FILE *fuse_open_regular(const char *path, const char *mode)
+static void close_quietly(int descriptor)
 {
-    struct stat found;
-    FILE *file = NULL;
-    int descriptor;
-    do
-        descriptor = open(path, (strcmp(mode, "r+") == 0 ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NONBLOCK);
-    while (descriptor < 0 && errno == EINTR);
-    if (descriptor < 0)
-        return NULL;
-    if (fstat(descriptor, &found) == 0) {
-        if (S_ISREG(found.st_mode))
-            file = fdopen(descriptor, mode);
-        else
-            errno = S_ISDIR(found.st_mode) ? EISDIR : ENXIO;
-    }
-    if (file == NULL) {
-        const int cause = errno;
-        (void)close(descriptor);
-        errno = cause;
-    }
-    return file;
+    const int cause = errno;
+    (void)close(descriptor);
+    errno = cause;
 }
 
-const char *fuse_open_regular_reason(int cause)
+int fuse_open_regular(const char *path, int flags)
+{
+    struct stat found;
+    int descriptor;
+    do
+        descriptor = open(path, flags | O_CLOEXEC | O_NONBLOCK);
+    while (descriptor < 0 && errno == EINTR);
+    if (descriptor < 0)
+        return -1;
+    if (fstat(descriptor, &found) == 0) {
+        if (S_ISREG(found.st_mode))
+            return descriptor;
+        errno = ENXIO;
+    }
+    close_quietly(descriptor);
+    return -1;
+}
+
+FILE *fuse_stream_regular(const char *path, const char *mode)
+{
+    const int descriptor = fuse_open_regular(path, strcmp(mode, "r+") == 0 ? O_RDWR : O_RDONLY);
+    FILE *stream = descriptor < 0 ? NULL : fdopen(descriptor, mode);
+    if (stream == NULL && descriptor >= 0)
+        close_quietly(descriptor);
+    return stream;
+}
+
+const char *fuse_regular_reason(int cause)
 {
     return cause == ENXIO ? "not a regular file" : strerror(cause);
 }

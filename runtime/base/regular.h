@@ -4,10 +4,13 @@
 
 #include <stdio.h>
 
-/* fopen() in mode "r" or "r+", closed on exec. NULL with errno set, ENXIO for what is no regular file. */
-FILE *fuse_open_regular(const char *path, const char *mode);
+/* A descriptor, closed on exec; flags: O_RDONLY or O_RDWR. -1 with errno set, ENXIO for what is no regular file. */
+int fuse_open_regular(const char *path, int flags);
+
+/* The same as a stream, in mode "r" or "r+". */
+FILE *fuse_stream_regular(const char *path, const char *mode);
 
 /* Why that failed, for people. */
-const char *fuse_open_regular_reason(int cause);
+const char *fuse_regular_reason(int cause);
 
 #endif

@@ -1,5 +1,6 @@
 #include "files/input.h"
 
+#include "base/regular.h"
 #include "base/text.h"
 #include "files/files.h"
 
@@ -18,14 +19,12 @@ int fuse_input_open(const char *path, struct fuse_input *input, struct fuse_erro
     input->path = fuse_strdup(path);
     if (input->path == NULL)
         FUSE_TRY_OUT(fuse_fail_memory(error, "a file's name", strlen(path)));
-    do
-        input->descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hang us */
-    while (input->descriptor < 0 && errno == EINTR);
+    input->descriptor = fuse_open_regular(path, O_RDONLY);
+    if (input->descriptor < 0 && errno == ENXIO)
+        FUSE_TRY_OUT(fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot read '%s': %s", fuse_shown_path(path),
+                               fuse_regular_reason(ENXIO)));
     if (input->descriptor < 0 || fstat(input->descriptor, &found) != 0)
         FUSE_TRY_OUT(fuse_fail_errno(error, "open", path, errno));
-    if (!S_ISREG(found.st_mode))
-        FUSE_TRY_OUT(
-            fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot read '%s': not a regular file", fuse_shown_path(path)));
     input->byte_count = (uint64_t)found.st_size;
 out:
     if (status != FUSERUN_OK)

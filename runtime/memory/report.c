@@ -420,7 +420,7 @@ out:
 static FILE *open_file(const char *folder, const char *name)
 {
     char *path = fuse_format("%s/%s", folder, name);
-    FILE *file = path != NULL ? fuse_open_regular(path, "r") : NULL;
+    FILE *file = path != NULL ? fuse_stream_regular(path, "r") : NULL;
     const int cause = errno;
     free(path);
     errno = cause;
@@ -430,7 +430,7 @@ static FILE *open_file(const char *folder, const char *name)
 static int cannot_open(const char *folder, const char *name, int cause, struct fuse_error *error)
 {
     return fuse_fail(error, cause == ENOMEM ? FUSERUN_ERROR_MEMORY : FUSERUN_ERROR_IO, NULL, "cannot open '%s/%s': %s",
-                     folder, name, fuse_open_regular_reason(cause));
+                     folder, name, fuse_regular_reason(cause));
 }
 
 int fuse_report_open(const char *folder, struct fuse_report **report, struct fuse_error *error)

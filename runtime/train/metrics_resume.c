@@ -119,7 +119,7 @@ int fuse_metrics_cut_back(const char *path, const struct fuse_checkpoint_record 
     int status = FUSERUN_OK;
     off_t cut = 0;
     struct fuse_output *copy = NULL;
-    struct reader reader = {.stream = fuse_open_regular(path, "r+")};
+    struct reader reader = {.stream = fuse_stream_regular(path, "r+")};
     *damaged = 0;
     if (reader.stream == NULL && errno == ENOENT)
         return FUSERUN_OK;
@@ -138,8 +138,7 @@ int fuse_metrics_cut_back(const char *path, const struct fuse_checkpoint_record 
         status = FUSERUN_ERROR_IO;
 out:
     if (status == FUSERUN_ERROR_IO && error->text[0] == '\0')
-        status =
-            fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot go on in '%s': %s", path, fuse_open_regular_reason(errno));
+        status = fuse_fail(error, FUSERUN_ERROR_IO, NULL, "cannot go on in '%s': %s", path, fuse_regular_reason(errno));
     fuse_output_abandon(&copy);
     free(reader.line);
     if (reader.stream != NULL)
