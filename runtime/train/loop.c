@@ -348,6 +348,8 @@ static int finish(struct fuse_run_state *state, const struct fuse_outputs *outpu
     if (is_removed)
         drawn = fuse_pictures_write(state->experiment, outputs, resident_bytes, &untold);
     if (drawn != FUSERUN_OK) {
+        /* What failed once may not again, and a run that is done has nothing left to draw. Told it is in any case. */
+        (void)fuse_pictures_write(state->experiment, outputs, resident_bytes, &second);
         *error = untold;
         return drawn;
     }

@@ -170,6 +170,22 @@ static bool has_nothing_left(const struct fuse_experiment *experiment)
     return resume != NULL && resume->record.step >= experiment->total_updates && !resume->record.is_evaluation_due;
 }
 
+/* Looks before the first file is removed. */
+static int refuse_what_is_in_the_way(const struct fuse_outputs *outputs, bool goes_on_here, struct fuse_error *error)
+{
+    int status = FUSERUN_OK;
+    for (size_t i = 0; i < sizeof run_files / sizeof run_files[0] && status == FUSERUN_OK; i++) {
+        char *path = fuse_outputs_path(outputs, run_files[i]);
+        status =
+            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_refuse_folder(path, error);
+        const bool is_written_on = goes_on_here && strcmp(run_files[i], METRICS) == 0;
+        if (status == FUSERUN_OK && is_written_on && access(path, W_OK) != 0 && errno != ENOENT)
+            status = fuse_fail_errno(error, "go on in", path, errno);
+        free(path);
+    }
+    return status;
+}
+
 /* Of the run before: everything, or, where this one goes on from a checkpoint, what that run made after it. */
 static int remove_earlier_run(const struct fuse_experiment *experiment, const struct fuse_outputs *outputs,
                               struct fuse_error *error)
@@ -179,16 +195,7 @@ static int remove_earlier_run(const struct fuse_experiment *experiment, const st
     const bool goes_on_here = resume != NULL && (resume->is_own || !fuse_option_bool(run, "overwrite"));
     const int64_t last_step = goes_on_here ? resume->record.step : -1;
     FUSE_TRY(fuse_checkpoint_refuse_folders(outputs->folder, last_step, error));
-    for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
-        char *path = fuse_outputs_path(outputs, run_files[i]);
-        int status =
-            path == NULL ? fuse_fail_memory(error, "a path", strlen(outputs->folder)) : fuse_refuse_folder(path, error);
-        if (status == FUSERUN_OK && goes_on_here && strcmp(run_files[i], METRICS) == 0 && access(path, W_OK) != 0 &&
-            errno != ENOENT)
-            status = fuse_fail_errno(error, "go on in", path, errno);
-        free(path);
-        FUSE_TRY(status);
-    }
+    FUSE_TRY(refuse_what_is_in_the_way(outputs, goes_on_here, error));
     FUSE_TRY(fuse_checkpoint_clean(outputs->folder, last_step, error));
     for (size_t i = 0; i < sizeof run_files / sizeof run_files[0]; i++) {
         if (goes_on_here && (strcmp(run_files[i], METRICS) == 0 || strcmp(run_files[i], "config.ini") == 0))
@@ -208,12 +215,17 @@ bool fuse_outputs_are_done(const struct fuse_experiment *experiment, const struc
 {
     if (!has_nothing_left(experiment))
         return false;
-    /* A run may have been killed just before, and a file may have come to harm since: then it is written again. */
+    /* A run may have been killed just before, and a file may have come to harm since: then it is written again. So is
+     * the last checkpoint where `latest` leads to another. */
     char *model = fuse_outputs_path(outputs, "model.safetensors");
+    char *latest = fuse_outputs_path(outputs, FUSE_CHECKPOINT_FOLDER "/" FUSE_CHECKPOINT_LATEST);
     struct fuse_safetensors *file = NULL;
     struct fuse_error ignored = FUSE_ERROR_INIT;
-    const bool is_whole = model != NULL && fuse_safetensors_open(model, &file, &ignored) == FUSERUN_OK;
+    const bool is_whole =
+        model != NULL && latest != NULL && fuse_safetensors_open(model, &file, &ignored) == FUSERUN_OK &&
+        (!experiment->resume->is_own || access(latest, F_OK) != 0 || is_same_file(latest, experiment->resume->path));
     fuse_safetensors_close(&file);
+    free(latest);
     free(model);
     return is_whole;
 }

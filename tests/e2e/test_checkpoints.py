@@ -152,6 +152,18 @@ class Damage(Checkpoints):
                 with open(self.path("runs/t", name), "wb") as file:
                     file.write(content)
 
+    def test_a_link_that_leads_elsewhere_is_put_right(self):
+        """As after a run that was ended between its last checkpoint and the link."""
+        self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
+        self.fuserun("t.ini")
+        whole, link = self.read("runs/t/model.safetensors"), self.path("runs/t/checkpoints/latest")
+        os.remove(link)
+        os.symlink("step-00000004.safetensors", link)
+        self.fuserun("t.ini")
+        self.assertEqual(os.readlink(link), "step-00000008.safetensors")
+        self.assertEqual(self.read("runs/t/model.safetensors"), whole)
+        self.assertIn("all 8 updates are done already", self.fuserun("t.ini").stdout)
+
     def test_a_name_that_is_not_the_content_s_is_told(self):
         self.classes_config(steps=8, rest="[checkpoint]\nevery = 4\n")
         self.fuserun("t.ini")

@@ -114,7 +114,9 @@ class OutputFolder(Faults):
                 self.assertEqual(done.returncode, 0, (what, done.stderr))
                 return
             self.assert_failed(done, errno.EIO, what)
-            self.assert_whole_files(reference, what)
+            found = self.assert_whole_files(reference, what)
+            if os.path.basename(call[2]).startswith(".memory."):  # a run that is done has nothing left to draw
+                self.assertEqual(set(found), set(reference), what)
 
         count = self.sweep("all", errno.EIO, False, judge)
         self.assertGreater(count, 40)
