@@ -1,4 +1,5 @@
 """What tools/bench measures: one function a row, and the limits it is held against."""
+import math
 import os
 
 from sides import ROOT, Unavailable, median
@@ -221,28 +222,31 @@ GROWTH = {
 
 def growth(series):
     """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b fits the series best. The sizes take
-    turns, and of each size the best step counts: what else runs on the machine only adds."""
+    turns, and of each size the best window counts: what else runs on the machine only adds. A window is as many steps as
+    take about the time of one of the largest size, so that no size finds a quiet moment more easily than another."""
     def measure(context):
         machine, steps = context.machine, 4 if context.quick else 6
         base = {"data.batch_size": 1, "model.num_layers": 8, "model.hidden_dim": 512, "model.mlp_dim": 2048,
                 "model.num_heads": 8}
-        points, bandwidth, best = [], 0, {}
-        for _ in range(context.rounds):
-            bandwidth = max(bandwidth, machine.stream())
-            for changes in GROWTH[series]:
-                values = base | dict(change.split("=") for change in changes)
-                overrides = ["%s=%s" % item for item in values.items()] + ["run.steps=%d" % steps]
-                overrides.append("data.length=%d" % (steps * int(values["data.batch_size"])))
-                step = min(machine.fuserun(VIT, *overrides)["step_s"])
-                best[changes] = min(step, best.get(changes, step))
-        for changes, step in best.items():
+        sizes = []
+        for changes in GROWTH[series]:
             values = base | dict(change.split("=") for change in changes)
             numbers = {key: int(value) for key, value in values.items()}
-            overrides = ["%s=%s" % item for item in values.items()]
             flop = vit_flop(numbers["data.batch_size"], width=numbers["model.hidden_dim"],
                             hidden=numbers["model.mlp_dim"], layers=numbers["model.num_layers"])
-            a = machine.parameters(VIT, *overrides) * ADAM_BYTES / bandwidth
-            points.append((changes[0], step, a, flop))
+            sizes.append((changes[0], flop, numbers["data.batch_size"], ["%s=%s" % item for item in values.items()]))
+        most_flop, bandwidth, best = max(flop for _, flop, _, _ in sizes), 0, {}
+        for _ in range(context.rounds):
+            bandwidth = max(bandwidth, machine.stream())
+            for name, flop, batch, overrides in sizes:
+                window = round(most_flop / flop)
+                count = steps * window + 1  # the first does not count
+                times = machine.fuserun(VIT, *overrides, "run.steps=%d" % count,
+                                        "data.length=%d" % (count * batch))["step_s"]
+                means = [sum(times[at:at + window]) / window for at in range(0, len(times) - window + 1, window)]
+                best[name] = min(means + [best.get(name, math.inf)])
+        points = [(name, best[name], machine.parameters(VIT, *overrides) * ADAM_BYTES / bandwidth, flop)
+                  for name, flop, _, overrides in sizes]
         # b: least squares of the relative errors
         slope = sum((step - a) * flop / step ** 2 for _, step, a, flop in points)
         slope /= sum((flop / step) ** 2 for _, step, _, flop in points)

@@ -15,6 +15,7 @@
 #define BLOCK_FLOATS 65536
 #define BLOCK_MIN_ROWS 16
 #define CHUNK_ELEMENTS 1024
+#define FETCHED_FLOATS 32768 /* of each of q, k, v, dy and y at most: all have room in a core's cache */
 /* Multiplications below which waking threads costs more than it saves. */
 #define SERIAL_PRODUCTS 500000.0
 
@@ -81,6 +82,20 @@ static struct head find_head(const struct run *run, int64_t task)
                          .output_offset = sample * self->tokens * self->width + head * self->head_width};
 }
 
+/* A head's rows of `values`, `stride` apart from `first` on. */
+static void fetch_rows(const struct attention *self, struct fuse_values values, int64_t first, int64_t stride)
+{
+    for (int64_t i = 0; i < self->tokens && self->tokens * self->head_width <= FETCHED_FLOATS; i++)
+        fuse_values_fetch(values, first + i * stride, self->head_width);
+}
+
+static void fetch_head(const struct run *run, const struct head *head)
+{
+    const int64_t width = run->self->width;
+    for (int64_t part = 1; part <= 3; part++) /* k first */
+        fetch_rows(run->self, run->qkv, head->input_offset + part % 3 * width, 3 * width);
+}
+
 static const struct block *find_block(const struct attention *self, int64_t index)
 {
     if (index == 0)
@@ -143,6 +158,7 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
     const int64_t index = task % self->block_count, first = index * self->block_rows;
     const struct block *const block = find_block(self, index);
     float *const scores = scratch_of(run, worker);
+    fetch_head(run, &head);
     void *const scratch = product_scratch_of(run, worker);
     const void *const q = fuse_values_at(run->qkv, head.input_offset + first * 3 * self->width);
     FUSE_TRY(fuse_product_run(block->scores, worker, q, head.k, NULL, scores, scratch, error));
@@ -157,13 +173,13 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
 }
 
 /* scores become probabilities, dp becomes ds. */
-FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, double lse,
+FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, float lse,
                                               float sum)
 {
     const float slope = (float)scale;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        const float p = fuse_exp_float((float)((double)scores[i] * scale - lse));
+        const float p = fuse_exp_float(scores[i] * slope - lse);
         scores[i] = p;
         dp[i] = p * (dp[i] - sum) * slope;
     }
@@ -239,7 +255,7 @@ static int differentiate_block(const struct run *run, const struct head *head, i
         const float sum = (float)dot_rows(run, out + i * self->width);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, ds);
-        differentiate_softmax(s, ds, self->tokens, self->scale, (double)run->lse[row], sum);
+        differentiate_softmax(s, ds, self->tokens, self->scale, run->lse[row], sum);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, s);
     }
@@ -264,6 +280,9 @@ static void differentiate(const void *context, int64_t task, int worker)
     struct fuse_error error = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_error, text)};
     const struct head head = find_head(run, task);
     int status = FUSERUN_OK;
+    fetch_head(run, &head);
+    fetch_rows(run->self, run->dy, head.output_offset, run->self->width);
+    fetch_rows(run->self, run->y, head.output_offset, run->self->width);
     for (int64_t i = 0; i < run->self->block_count && status == FUSERUN_OK; i++)
         status = differentiate_block(run, &head, i, worker, &error);
     if (status == FUSERUN_OK && run->self->sum_floats > 0)

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE_BYTES (2u << 20)
-#define HUGE_ALLOCATION_BYTES (64u << 20)
+#define HUGE_ALLOCATION_BYTES (8u << 20)
 
 static int device_count(const struct fuse_host *host, struct fuse_error *error)
 {

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #define COLUMN_TILE 256
+#define ROWS_AHEAD 8
 
 struct layer_norm {
     struct fuse_kernel kernel;
@@ -130,6 +131,11 @@ FUSE_CLONES static void sum_weight_tile(const struct run *run, int64_t begin, in
     double sums[COLUMN_TILE] = {0};
     float x_room[COLUMN_TILE], dy_room[COLUMN_TILE];
     for (int64_t row = 0; row < run->self->rows; row++) {
+        const int64_t next = (row + ROWS_AHEAD) * columns + begin;
+        if (row + ROWS_AHEAD < run->self->rows) {
+            fuse_values_fetch(run->x, next, count);
+            fuse_values_fetch(run->dy, next, count);
+        }
         const float *const x = fuse_values_read(run->x, row * columns + begin, count, x_room);
         const float *const dy = fuse_values_read(run->dy, row * columns + begin, count, dy_room);
         const float mean = run->mean[row], rstd = run->rstd[row];

@@ -3,6 +3,7 @@
 #include "threads.h"
 
 #define COLUMN_TILE 256
+#define ROWS_AHEAD 8
 
 struct column_sums {
     struct fuse_values rows; /* (row_count, columns), row_stride apart */
@@ -18,6 +19,8 @@ FUSE_CLONES static void sum_tile(const struct column_sums *run, int64_t begin, i
     double sums[COLUMN_TILE] = {0};
     float room[COLUMN_TILE];
     for (int64_t row = 0; row < run->row_count; row++) {
+        if (row + ROWS_AHEAD < run->row_count)
+            fuse_values_fetch(run->rows, (row + ROWS_AHEAD) * run->row_stride + begin, count);
         const float *const values = fuse_values_read(run->rows, row * run->row_stride + begin, count, room);
         for (int64_t i = 0; i < count; i++)
             sums[i] += (double)values[i];
