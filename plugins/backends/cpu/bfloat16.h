@@ -59,6 +59,12 @@ static inline float *fuse_values_target(struct fuse_values values, int64_t first
     return values.is_bfloat16 ? room : (float *)values.at + first;
 }
 
+static inline void fuse_values_write(struct fuse_values values, int64_t first, int64_t count, const float *room)
+{
+    if (values.is_bfloat16)
+        fuse_narrow((uint16_t *)values.at + first, room, count);
+}
+
 /* Asks for numbers [first, first + count), which are read soon: what an earlier op of the step left in memory lies too
  * far from what was read before for the processor to foresee. */
 static inline void fuse_values_fetch(struct fuse_values values, int64_t first, int64_t count)
@@ -67,12 +73,6 @@ static inline void fuse_values_fetch(struct fuse_values values, int64_t first, i
     const int64_t bytes = count * (int64_t)(values.is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
     for (int64_t at = 0; at < bytes; at += 64)
         __builtin_prefetch(from + at, 0, 2);
-}
-
-static inline void fuse_values_write(struct fuse_values values, int64_t first, int64_t count, const float *room)
-{
-    if (values.is_bfloat16)
-        fuse_narrow((uint16_t *)values.at + first, room, count);
 }
 
 #endif
