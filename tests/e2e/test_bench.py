@@ -102,6 +102,62 @@ class BenchTest(Case):
         self.assertEqual(calls, ["ours", "slow", "fast", "ours", "fast", "ours", "fast"])
         self.assertEqual((result["peer"], result["ratio"], result["theirs"]), ("fast", 0.5, 4.0))
 
+    def test_growth_compares_equal_windows(self):
+        rows = self.rows
+        most_flop = rows.vit_flop(16, width=512, hidden=2048, layers=8)
+
+        class Machine:
+            @staticmethod
+            def stream():
+                return rows.ADAM_BYTES * 1e9
+
+            @staticmethod
+            def parameters(*_):
+                return 10**9
+
+            @staticmethod
+            def fuserun(_, *overrides):
+                values = dict(override.split("=") for override in overrides)
+                flop = rows.vit_flop(int(values["data.batch_size"]), width=512, hidden=2048, layers=8)
+                step, window = 1 + 3 * flop / most_flop, round(most_flop / flop)
+                swing = 0.5 if window > 1 else 0  # single steps are far off the line, whole windows are on it
+                times = [step * (1 - swing), step * (1 + swing)] * int(values["run.steps"])
+                return {"step_s": times[:int(values["run.steps"]) - 1]}
+
+        class Context:
+            machine, rounds, quick = Machine, 2, False
+        result = rows.growth("batch")(Context)
+        self.assertAlmostEqual(result["ours"], 0, delta=1e-12)
+        self.assertEqual(len(result["lines"]), 5)
+        self.assertTrue(result["lines"][0].startswith("data.batch_size=1: 1.188 s"), result["lines"][0])
+
+    def test_compares_the_best_of_all_turns(self):
+        rates = [[("a", 90.0, 100.0), ("b", 70.0, 60.0)], [("a", 80.0, 110.0), ("b", 50.0, 65.0)]]
+        streams, updates = [28e9, 56e9, 14e9], [[["9"], ["2"]], [["3"], ["1.25"]]]
+        rows = self.rows
+
+        class Machine:
+            build = BUILD
+
+            @staticmethod
+            def products():
+                return rates.pop(0)
+
+            @staticmethod
+            def stream():
+                return streams.pop(0) * rows.VIT_PARAMETERS / 1e9
+
+            @staticmethod
+            def kernels(*_):
+                return {"update_s": updates.pop(0)}
+
+        class Context:
+            machine, rounds = Machine, 2
+        result = rows.products(Context)
+        self.assertEqual(result["rounds"], [90 / 110, 70 / 65])
+        self.assertEqual(result["ours"], 90 / 110)
+        self.assertAlmostEqual(rows.adam_bandwidth(Context)["ours"], 0.5 / 1.25, delta=1e-12)
+
     def test_updates_what_it_is_asked_to(self):
         helper = os.path.join(BUILD, "tools", "bench.d", "bench_kernels")
         rule = os.path.join(BUILD, "plugins", "optimizers", "adam.so")

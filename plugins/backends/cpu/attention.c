@@ -158,9 +158,9 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
     const int64_t index = task % self->block_count, first = index * self->block_rows;
     const struct block *const block = find_block(self, index);
     float *const scores = scratch_of(run, worker);
-    fetch_head(run, &head);
     void *const scratch = product_scratch_of(run, worker);
     const void *const q = fuse_values_at(run->qkv, head.input_offset + first * 3 * self->width);
+    fetch_head(run, &head);
     FUSE_TRY(fuse_product_run(block->scores, worker, q, head.k, NULL, scores, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
         float *const row = scores + i * self->tokens;

@@ -91,12 +91,12 @@ void fuse_sum_columns(const struct fuse_cpu *cpu, struct fuse_values rows, int64
                       int64_t columns, bool accumulate, float *sums);
 
 /* Loops are compiled for several instruction sets and chosen when the plugin is loaded; x86-64-v3 is AVX2 with fused
- * multiply-adds. clang 14 chooses that one for the wrong processors, and makes what chooses a global symbol though the
- * function is static: such functions need names of their own in the whole plugin. */
-#if defined(__x86_64__) && defined(__clang__)
-#define FUSE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
-#elif defined(__x86_64__) && defined(__GNUC__)
+ * multiply-adds, which gcc knows from 12 on. clang 14 chooses that one for the wrong processors, and makes what chooses
+ * a global symbol though the function is static: such functions need names of their own in the whole plugin. */
+#if defined(__x86_64__) && !defined(__clang__) && __GNUC__ >= 12
 #define FUSE_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v3", "avx512f")))
+#elif defined(__x86_64__) && defined(__GNUC__)
+#define FUSE_CLONES __attribute__((target_clones("default", "avx2", "avx512f")))
 #else
 #define FUSE_CLONES
 #endif
