@@ -133,30 +133,35 @@ class BenchTest(Case):
 
     def test_compares_the_best_of_all_turns(self):
         rates = [[("a", 90.0, 100.0), ("b", 70.0, 60.0)], [("a", 80.0, 110.0), ("b", 50.0, 65.0)]]
-        streams, updates = [28e9, 56e9, 14e9], [[["9"], ["2"]], [["3"], ["1.25"]]]
-        rows = self.rows
+
+        class Machine:
+            @staticmethod
+            def products():
+                return rates.pop(0)
+
+        class Context:
+            machine, rounds = Machine, 2
+        result = self.rows.products(Context)
+        self.assertEqual(result["rounds"], [90 / 110, 70 / 65])
+        self.assertEqual(result["ours"], 90 / 110)
+
+    def test_an_update_is_held_against_the_stream_of_its_moment(self):
+        bytes_moved = 28 * self.rows.VIT_PARAMETERS
+        found = [{"update_s": [["1"], ["2"]], "stream_bytes_per_s": [[bytes_moved], [bytes_moved]]},
+                 {"update_s": [["4"]], "stream_bytes_per_s": [[bytes_moved / 3.2]]}]
 
         class Machine:
             build = BUILD
 
             @staticmethod
-            def products():
-                return rates.pop(0)
-
-            @staticmethod
-            def stream():
-                return streams.pop(0) * rows.VIT_PARAMETERS / 1e9
-
-            @staticmethod
             def kernels(*_):
-                return {"update_s": updates.pop(0)}
+                return found.pop(0)
 
         class Context:
             machine, rounds = Machine, 2
-        result = rows.products(Context)
-        self.assertEqual(result["rounds"], [90 / 110, 70 / 65])
-        self.assertEqual(result["ours"], 90 / 110)
-        self.assertAlmostEqual(rows.adam_bandwidth(Context)["ours"], 0.5 / 1.25, delta=1e-12)
+        result = self.rows.adam_bandwidth(Context)
+        self.assertEqual([round(share, 9) for share in result["rounds"]], [1.0, 0.5, 0.8])
+        self.assertAlmostEqual(result["ours"], 0.8, delta=1e-12)
 
     def test_updates_what_it_is_asked_to(self):
         helper = os.path.join(BUILD, "tools", "bench.d", "bench_kernels")
@@ -165,6 +170,9 @@ class BenchTest(Case):
         lines = done.stdout.split("\n")
         self.assertIn("elements 307", lines)
         self.assertIn("bytes_per_element 28", lines)
+        for what in ("update", "bandwidth"):
+            self.assertIn(what + " RULE.so", subprocess.run([helper, "1", what, rule], capture_output=True, text=True,
+                                                            check=False).stderr)
         wrong = subprocess.run([helper, "1", "update", rule, "3x"], capture_output=True, text=True, check=False)
         self.assertEqual(wrong.returncode, 1)
 

@@ -1,6 +1,7 @@
 /* bench_kernels THREADS stream                     bytes a second to and from memory, by pattern
  * bench_kernels THREADS products SAMPLES           every linear product of ViT-L/16, and the library's alone
  * bench_kernels THREADS update RULE.so COUNTxSIZE[,...]   one foreach update of COUNT tensors of SIZE elements, ...
+ * bench_kernels THREADS bandwidth RULE.so COUNTxSIZE[,...]   such updates and streams, in turn
  * Prints `name value...` lines. Measures the best of some runs: what the machine can do. */
 #include "kernels.h"
 
@@ -17,8 +18,9 @@
 
 #define MOST_TENSORS 4096
 #define STREAM_FLOATS ((int64_t)64 << 20) /* 256 MiB an array: far past any cache */
-#define STREAM_BYTES ((int64_t)8 << 30)  /* moved by what is timed: about an update of ViT-L/16, so that neither finds a
-                                            quiet moment more easily */
+#define STREAM_BYTES                                                                                                   \
+    ((int64_t)8 << 30) /* moved by what is timed: about an update of ViT-L/16, so that neither finds a                 \
+                          quiet moment more easily */
 #define STREAM_REPEATS 5
 #define REPEATS 7
 #define TURNS 12 /* of a product here and by the library */
@@ -172,6 +174,17 @@ static double sweep_rate(const struct pattern *pattern, float *const *arrays, in
     return (double)(sweeps * bytes) / (fuse_bench_seconds() - begin);
 }
 
+/* The best of the patterns, each once. */
+static double stream_rate(float *const *arrays, int threads)
+{
+    double best = 0;
+    for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
+        const double rate = sweep_rate(&patterns[p], arrays, threads);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
 /* The best rate of each pattern; the best of them is what an update is held against. */
 static void measure_stream(struct device *device, int threads)
 {
@@ -302,8 +315,10 @@ static void read_tensors(const char *text, struct tensors *tensors)
     }
 }
 
-/* Parameters, gradients and states lie as the program lays them: each kind's tensors one behind the other. */
-static void measure_update(struct device *device, const char *rule_file, const char *text)
+/* Parameters, gradients and states lie as the program lays them: each kind's tensors one behind the other. With streams
+ * (else NULL), before each update that counts, what they reach at that moment. */
+static void measure_update(struct device *device, const char *rule_file, const char *text, float *const *streams,
+                           int threads)
 {
     static struct tensors tensors;
     static struct fuse_slice slices[MOST_TENSORS];
@@ -342,7 +357,9 @@ static void measure_update(struct device *device, const char *rule_file, const c
                                         .count = tensors.counts[t]};
     }
     const int inner = tensors.element_count < 1000000 ? 1000 : 1;
-    for (int i = 0; i <= REPEATS; i++) {
+    for (int i = 0; i <= REPEATS; i++) { /* the first warms up */
+        if (streams != NULL && i > 0)
+            printf("stream_bytes_per_s %.6g\n", stream_rate(streams, threads));
         const double begin = fuse_bench_seconds();
         for (int j = 0; j < inner; j++)
             must(device,
@@ -354,21 +371,34 @@ static void measure_update(struct device *device, const char *rule_file, const c
     device->backend->discard_rule(device->instance, compiled);
 }
 
+static void measure_bandwidth(struct device *device, const char *rule_file, const char *text, int threads)
+{
+    float *arrays[MOST_ARRAYS];
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        arrays[i] = new_floats(device, STREAM_FLOATS);
+    measure_update(device, rule_file, text, arrays, threads);
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        free_floats(device, arrays[i], STREAM_FLOATS);
+}
+
 int main(int count, char **arguments)
 {
     const int threads = count > 2 ? atoi(arguments[1]) : 0;
     const char *command = threads > 0 ? arguments[2] : "";
     struct device device;
+    const bool is_update = strcmp(command, "update") == 0, is_bandwidth = strcmp(command, "bandwidth") == 0;
     if (strcmp(command, "stream") != 0 && !(strcmp(command, "products") == 0 && count == 4) &&
-        !(strcmp(command, "update") == 0 && count == 5))
-        stop("THREADS stream | products SAMPLES | update RULE.so COUNTxSIZE,...");
+        !((is_update || is_bandwidth) && count == 5))
+        stop("THREADS stream | products SAMPLES | update RULE.so COUNTxSIZE,... | bandwidth RULE.so COUNTxSIZE,...");
     open_device(&device, (uint32_t)threads);
     if (strcmp(command, "stream") == 0)
         measure_stream(&device, threads);
     else if (strcmp(command, "products") == 0)
         measure_products(&device, atoll(arguments[3]));
+    else if (is_update)
+        measure_update(&device, arguments[3], arguments[4], NULL, threads);
     else
-        measure_update(&device, arguments[3], arguments[4]);
+        measure_bandwidth(&device, arguments[3], arguments[4], threads);
     device.backend->close(device.instance);
     return 0;
 }
