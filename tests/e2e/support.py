@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import signal
 import struct
 import subprocess
 import tempfile
@@ -9,6 +10,11 @@ import unittest
 
 FUSERUN = os.environ["FUSERUN"]
 TIMEOUT_S = 300
+# What started the tests may ignore these (nohup does, and a shell in the background), and children would inherit it.
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+
 SLOW = "fuserun: warning: matrix products run in plain loops"
 
 TYPES = {"F32": ("f", 4), "F64": ("d", 8), "I64": ("q", 8), "I32": ("i", 4), "I16": ("h", 2), "I8": ("b", 1), "U8": ("B", 1),

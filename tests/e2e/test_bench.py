@@ -87,6 +87,16 @@ class BenchTest(Case):
             "| 64-128-10, batch 32, Adam, an update | 52 us |  |  | <= 0.25 | 0.12 |  |  |",
             "| ViT-L/16, batch 1: products against oneDNN | 0.95 |  |  | >= 0.92 |  |  | holds |"])
 
+    def test_refuses_files_that_it_did_not_write(self):
+        about = {"processor": "P", "threads": 2, "commit": "c", "torch": None}
+        floored = {"ours": 1.0, "unit": "s/step", "verdict": True, "bests": [1.0], "floors": [0]}
+        for wrong in ({"rows": {}}, about, about | {"rows": {"vit_l16_b1": {}}}, about | {"rows": []}, [],
+                      about | {"rows": {"vit_l16_b1": floored}}):
+            name = self.write("wrong.json", json.dumps(wrong))
+            done = subprocess.run([sys.executable, BENCH, "--table", name], capture_output=True, text=True, check=False)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertEqual(done.stderr, "tools/bench: '%s' is not what --json wrote\n" % name)
+
     def test_runs_in_turn_and_keeps_the_fastest_peer(self):
         calls = []
 
@@ -170,6 +180,7 @@ class BenchTest(Case):
         lines = done.stdout.split("\n")
         self.assertIn("elements 307", lines)
         self.assertIn("bytes_per_element 28", lines)
+        self.assertEqual(subprocess.run([helper, "100000000", "stream"], capture_output=True, check=False).returncode, 1)
         for what in ("update", "bandwidth"):
             self.assertIn(what + " RULE.so", subprocess.run([helper, "1", what, rule], capture_output=True, text=True,
                                                             check=False).stderr)

@@ -167,6 +167,36 @@ static void test_large_scores(void **state)
     }
 }
 
+/* Scores of some 1e9, of which the log of the sum of exponentials is rounded by more than e^x can take: the gradient's
+ * probabilities stay at most 1. */
+static void test_huge_scores(void **state)
+{
+    (void)state;
+    enum { TOKENS = 5, WIDTH = 3 };
+    const struct fuse_reference_heads h = {1, TOKENS, 1, WIDTH, NULL};
+    for (int trial = 1; trial <= 50; trial++) {
+        float qkv[TOKENS][3][WIDTH], y[TOKENS][WIDTH], dy[TOKENS][WIDTH], lse[TOKENS], dqkv[TOKENS][3][WIDTH];
+        for (int i = 0; i < TOKENS; i++)
+            for (int j = 0; j < WIDTH; j++) {
+                qkv[i][0][j] = 10007.0f * (float)((7 * i + 3 * j + trial) % 11 - 5);
+                qkv[i][1][j] = 10009.0f * (float)((5 * i + 2 * j + 3 * trial) % 13 - 6);
+                qkv[i][2][j] = (float)((i + j) % 3 - 1);
+                dy[i][j] = 1.0f;
+            }
+        const struct fuse_op forward = new_op(&h, false, 0, 0.0), backward = new_op(&h, true, 0, 0.0);
+        const void *const inputs[] = {qkv}, *const all[] = {dy, qkv, y, lse};
+        void *const outputs[] = {y, lse}, *const gradient[] = {dqkv};
+        fuse_rig_run(&fuse_rigs[1], &forward, inputs, outputs, NULL, NULL);
+        fuse_rig_run(&fuse_rigs[1], &backward, all, gradient, NULL, NULL);
+        for (int i = 0; i < TOKENS; i++)
+            for (int j = 0; j < WIDTH; j++) {
+                assert_true(dqkv[i][2][j] >= 0.0f && dqkv[i][2][j] <= TOKENS); /* sums of p dy */
+                for (int part = 0; part < 2; part++) /* |ds| <= |dp - sum| <= 2 WIDTH, times q or k */
+                    assert_true(fabsf(dqkv[i][part][j]) <= 2.0f * WIDTH * TOKENS * 60054.0f);
+            }
+    }
+}
+
 static void test_nan(void **state)
 {
     (void)state;
@@ -229,8 +259,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_values), cmocka_unit_test(test_rows_of_a_head), cmocka_unit_test(test_large_scores),
-        cmocka_unit_test(test_nan),    cmocka_unit_test(test_workspace),      cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_values),       cmocka_unit_test(test_rows_of_a_head),
+        cmocka_unit_test(test_large_scores), cmocka_unit_test(test_huge_scores),
+        cmocka_unit_test(test_nan),          cmocka_unit_test(test_workspace),
+        cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, fuse_rigs_open, fuse_rigs_close);
 }

@@ -17,6 +17,7 @@
 #include <time.h>
 
 #define MOST_TENSORS 4096
+#define MOST_THREADS 4096
 #define STREAM_FLOATS ((int64_t)64 << 20) /* 256 MiB an array: far past any cache */
 #define STREAM_BYTES                                                                                                   \
     ((int64_t)8 << 30) /* moved by what is timed: about an update of ViT-L/16, so that neither finds a                 \
@@ -384,7 +385,7 @@ static void measure_bandwidth(struct device *device, const char *rule_file, cons
 int main(int count, char **arguments)
 {
     const int threads = count > 2 ? atoi(arguments[1]) : 0;
-    const char *command = threads > 0 ? arguments[2] : "";
+    const char *command = threads > 0 && threads <= MOST_THREADS ? arguments[2] : "";
     struct device device;
     const bool is_update = strcmp(command, "update") == 0, is_bandwidth = strcmp(command, "bandwidth") == 0;
     if (strcmp(command, "stream") != 0 && !(strcmp(command, "products") == 0 && count == 4) &&

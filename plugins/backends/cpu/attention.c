@@ -15,7 +15,7 @@
 #define BLOCK_FLOATS 65536
 #define BLOCK_MIN_ROWS 16
 #define CHUNK_ELEMENTS 1024
-#define FETCHED_FLOATS 32768 /* of each of q, k, v, dy and y at most: all have room in a core's cache */
+#define FETCHED_FLOATS 32768 /* of each of q, k, v, dy and y at most: most of it stays in a core's cache */
 /* Multiplications below which waking threads costs more than it saves. */
 #define SERIAL_PRODUCTS 500000.0
 
@@ -172,14 +172,16 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
                             fuse_values_at(run->out, head.output_offset + first * self->width), scratch, error);
 }
 
-/* scores become probabilities, dp becomes ds. */
+/* scores become probabilities, dp becomes ds. A probability is at most 1: of scores past a million, lse is rounded by
+ * more than fuse_exp_float() can take. NaN stays. */
 FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, float lse,
                                               float sum)
 {
     const float slope = (float)scale;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        const float p = fuse_exp_float(scores[i] * slope - lse);
+        const float exponent = scores[i] * slope - lse;
+        const float p = fuse_exp_float(exponent > 0.0f ? 0.0f : exponent);
         scores[i] = p;
         dp[i] = p * (dp[i] - sum) * slope;
     }

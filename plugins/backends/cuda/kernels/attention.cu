@@ -76,7 +76,9 @@ FUSE_KERNEL(attention_softmax_dx, struct fuse_attention_arguments, arguments)
         float p = 0.0f, ds = 0.0f;
         if (i < tokens) {
             const float factor = fuse_drop_factor(&arguments, row, i);
-            p = fuse_exp_float((float)((double)scores[i] * arguments.scale - lse));
+            /* at most 1: of scores past a million, lse is rounded by more than fuse_exp_float() can take; NaN stays */
+            const float exponent = (float)((double)scores[i] * arguments.scale - lse);
+            p = fuse_exp_float(exponent > 0.0f ? 0.0f : exponent);
             ds = p * (dp[i] * factor - sum) * slope;
             p *= factor;
         }
