@@ -10,15 +10,14 @@ import unittest
 
 FUSERUN = os.environ["FUSERUN"]
 TIMEOUT_S = 300
-# What started the tests may ignore these (nohup does, and a shell in the background), and children would inherit it.
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-    if signal.getsignal(number) == signal.SIG_IGN:
-        signal.signal(number, signal.SIG_DFL)
-
 SLOW = "fuserun: warning: matrix products run in plain loops"
 
 TYPES = {"F32": ("f", 4), "F64": ("d", 8), "I64": ("q", 8), "I32": ("i", 4), "I16": ("h", 2), "I8": ("b", 1), "U8": ("B", 1),
          "BOOL": ("?", 1), "BF16": ("H", 2), "F16": ("H", 2)}
+
+# nohup ignores SIGHUP, children inherit that, and fuserun would leave it so.
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def is_sanitized():

@@ -19,9 +19,9 @@
 #define MOST_TENSORS 4096
 #define MOST_THREADS 4096
 #define STREAM_FLOATS ((int64_t)64 << 20) /* 256 MiB an array: far past any cache */
-#define STREAM_BYTES                                                                                                   \
-    ((int64_t)8 << 30) /* moved by what is timed: about an update of ViT-L/16, so that neither finds a                 \
-                          quiet moment more easily */
+/* What a stream moves while it is timed: about as much as an update of ViT-L/16, so that neither finds a quiet moment
+ * more easily. */
+#define STREAM_BYTES ((int64_t)8 << 30)
 #define STREAM_REPEATS 5
 #define REPEATS 7
 #define TURNS 12 /* of a product here and by the library */

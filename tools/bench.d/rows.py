@@ -125,10 +125,13 @@ def start_up(context):
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
+def adam_rule(machine):
+    return os.path.join(machine.build, "plugins", "optimizers", "adam.so")
+
+
 def adam_rounds(machine):
     """Seconds of one foreach update of ViT-L's tensors."""
-    rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
-    found = machine.kernels("update", rule, VIT_TENSORS)
+    found = machine.kernels("update", adam_rule(machine), VIT_TENSORS)
     return {"step_s": [float(values[0]) for values in found["update_s"]]}
 
 
@@ -149,9 +152,8 @@ def adam_bandwidth(context):
     """The update alone against the bandwidth that streams like its own reach, in turn and each time at the same moment:
     what other tenants leave of it changes within seconds."""
     machine, shares = context.machine, []
-    rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
     for _ in range(context.rounds):
-        found = machine.kernels("bandwidth", rule, VIT_TENSORS)
+        found = machine.kernels("bandwidth", adam_rule(machine), VIT_TENSORS)
         for update, stream in zip(found["update_s"], found["stream_bytes_per_s"]):
             shares.append(VIT_PARAMETERS * (ADAM_BYTES + 4) / float(update[0]) / float(stream[0]))
     return {"unit": "share", "ours": median(shares), "rounds": shares,
@@ -161,10 +163,10 @@ def adam_bandwidth(context):
 def small_tensors(context):
     """1,000 tensors of 64 elements in one call, against one tensor of as many: row 42 of what users report elsewhere."""
     machine = context.machine
-    rule = os.path.join(machine.build, "plugins", "optimizers", "adam.so")
 
     def update(tensors):
-        return {"step_s": [float(values[0]) for values in machine.kernels("update", rule, tensors)["update_s"]]}
+        found = machine.kernels("update", adam_rule(machine), tensors)
+        return {"step_s": [float(values[0]) for values in found["update_s"]]}
     return in_turn(context, lambda: update("1000x64"), {"one tensor": lambda: update("1x64000")})
 
 

@@ -172,16 +172,14 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
                             fuse_values_at(run->out, head.output_offset + first * self->width), scratch, error);
 }
 
-/* scores become probabilities, dp becomes ds. A probability is at most 1: of scores past a million, lse is rounded by
- * more than fuse_exp_float() can take. NaN stays. */
+/* scores become probabilities, dp becomes ds. */
 FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, float lse,
                                               float sum)
 {
     const float slope = (float)scale;
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        const float exponent = scores[i] * slope - lse;
-        const float p = fuse_exp_float(exponent > 0.0f ? 0.0f : exponent);
+        const float p = fuse_exp_negative(scores[i] * slope - lse);
         scores[i] = p;
         dp[i] = p * (dp[i] - sum) * slope;
     }

@@ -67,6 +67,13 @@ FUSE_INLINE float fuse_exp_float(float x)
     return fuse_exp_float_between(x < -87.0f ? -87.0f : x, 0.0f);
 }
 
+/* The same of an x that only rounding brings above 0, as that of the log of a sum of exponentials does to a score less
+ * it: at most 1. */
+FUSE_INLINE float fuse_exp_negative(float x)
+{
+    return fuse_exp_float(x > 0.0f ? 0.0f : x);
+}
+
 /* Phi(-|x|), the normal distribution's integral up to there, as *bell times what is returned; *bell = e^(-x^2/2). The
  * form keeps the relative error of far tails: x^2 is taken apart into a square that is exact and a small rest, and the
  * other factor is 1 / (1 + 0.3 |x|) times a polynomial of degree 9 in q = 0.3 |x| / (1 + 0.3 |x|). |x| counts as 13.15

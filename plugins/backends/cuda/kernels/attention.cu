@@ -76,9 +76,7 @@ FUSE_KERNEL(attention_softmax_dx, struct fuse_attention_arguments, arguments)
         float p = 0.0f, ds = 0.0f;
         if (i < tokens) {
             const float factor = fuse_drop_factor(&arguments, row, i);
-            /* at most 1: of scores past a million, lse is rounded by more than fuse_exp_float() can take; NaN stays */
-            const float exponent = (float)((double)scores[i] * arguments.scale - lse);
-            p = fuse_exp_float(exponent > 0.0f ? 0.0f : exponent);
+            p = fuse_exp_negative((float)((double)scores[i] * arguments.scale - lse));
             ds = p * (dp[i] * factor - sum) * slope;
             p *= factor;
         }
