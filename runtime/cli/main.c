@@ -253,14 +253,20 @@ static int check_config_exists(const char *word)
     return fuse_usage_error("'%s' is neither a command nor a file; fuserun --help shows the commands", word);
 }
 
-/* Threads that wait for work sleep instead of spinning, unless the user wants otherwise. Spinning gains microseconds on
- * an idle machine; where others want the cores too it costs whole time slices at every operation (measured on two busy
- * cores, configs/digits.ini on two threads: 0.4 s asleep, 5 to 24 s spinning). The OpenMP runtime comes into the
- * process with the backend plugin and reads this then. */
+/* Threads that wait for work spin for some ten microseconds and then sleep, unless the user wants otherwise. Waking one
+ * up takes as long as many an operation (measured on two cores of a virtual machine, a step of a ViT that is 256 wide:
+ * 65 ms where they sleep at once, 40 so); but where others want the cores too, spinning costs whole time slices at
+ * every operation (configs/digits.ini on two threads beside one busy one: 0.13 s asleep, 0.3 so, 6 with the OpenMP
+ * runtime's own 300000 turns). The OpenMP runtime comes into the process with the backend plugin and reads this then;
+ * GCC's knows the first variable, which goes before the second, and LLVM's the second. */
+#define SPIN_TURNS "3000"
+
 static void choose_waiting(void)
 {
-    if (getenv("GOMP_SPINCOUNT") == NULL && getenv("KMP_BLOCKTIME") == NULL)
-        (void)setenv("OMP_WAIT_POLICY", "passive", 0);
+    if (getenv("OMP_WAIT_POLICY") != NULL || getenv("KMP_BLOCKTIME") != NULL)
+        return;
+    (void)setenv("GOMP_SPINCOUNT", SPIN_TURNS, 0);
+    (void)setenv("OMP_WAIT_POLICY", "passive", 0);
 }
 
 /* A caller may have closed the standard streams. The first file opened would then get such a number, and what is meant
