@@ -95,7 +95,7 @@ static float *new_floats(struct device *device, int64_t count)
     must(device, device->backend->allocate(device->instance, (uint64_t)count * sizeof(float), &memory, &device->error));
     float *values = memory;
     for (int64_t i = 0; i < count; i++)
-        values[i] = (float)((i * 7919) % 1009 - 504) * 1e-4f;
+        values[i] = fuse_bench_value(i);
     return values;
 }
 

@@ -9,6 +9,12 @@
 
 double fuse_bench_seconds(void);
 
+/* The i-th of small numbers of both signs: what a processor multiplies as fast as any, but does not find all zero. */
+static inline float fuse_bench_value(int64_t i)
+{
+    return (float)((i * 7919) % 1009 - 504) * 1e-4f;
+}
+
 /* c (m, n) = a (m, k) b (k, n), where a transposed factor lies as its transpose, dense and row-major. */
 struct fuse_bench_product {
     int64_t m, n, k;

@@ -30,8 +30,17 @@ static void describe(dnnl_memory_desc_t *matrix, int64_t rows, int64_t columns, 
          "describe a matrix");
 }
 
-/* Memory for a factor in the layout that the primitive wants: the caller's where it fits, else the library's own with
- * whatever is in it, which costs the same to multiply. */
+/* The library's own memory holds whatever was there before: perhaps numbers that take a processor much longer. */
+static void fill(dnnl_memory_t memory, const dnnl_memory_desc_t *matrix)
+{
+    void *values = NULL;
+    must(dnnl_memory_get_data_handle(memory, &values), "give its memory");
+    const size_t count = dnnl_memory_desc_get_size(matrix) / sizeof(float);
+    for (size_t i = 0; i < count; i++)
+        ((float *)values)[i] = fuse_bench_value((int64_t)i);
+}
+
+/* Memory for a factor in the layout that the primitive wants: the caller's where it fits, else the library's own. */
 static dnnl_memory_t memory_for(dnnl_primitive_desc_t description, dnnl_query_t what, dnnl_engine_t engine,
                                 const float *values, enum layout layout)
 {
@@ -43,6 +52,8 @@ static dnnl_memory_t memory_for(dnnl_primitive_desc_t description, dnnl_query_t 
     dnnl_memory_t memory = NULL;
     must(dnnl_memory_create(&memory, matrix, engine, layout == LIBRARY_S_OWN ? DNNL_MEMORY_ALLOCATE : pointer.to),
          "make a matrix");
+    if (layout == LIBRARY_S_OWN)
+        fill(memory, matrix);
     return memory;
 }
 
