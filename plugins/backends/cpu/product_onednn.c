@@ -4,7 +4,9 @@
  *
  * In bfloat16, where the processor multiplies it, operands that are float32 are rounded into scratch first: a weight a
  * block of c's columns at a time, whose thread then multiplies by it from its cache. So no second copy of a weight is
- * kept or written to memory, and every sum is one thread's. Other processors have our own tiles do it. */
+ * kept or written to memory, and every sum is one thread's. What lies apart in memory goes through scratch as well: the
+ * library has its fast kernels (AMX) for dense matrices alone, and others for the rest, whose sums differ in the last
+ * bits. Other processors have our own tiles do it. */
 #include "bfloat16.h"
 #include "product.h"
 #include "product_tiles.h"
@@ -14,9 +16,13 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MAX_ARGUMENTS 5
-#define BLOCK_COLUMNS 64
+#define BLOCK_COLUMNS 256 /* of c: enough to be multiplied well, and few enough that a block of b stays in a core's */
+#define BLOCK_NUMBERS 524288 /* cache and that every thread gets some */
+#define BLOCK_COLUMNS_LEAST 64
+#define BLOCK_PARTS 4
 
 struct fuse_products {
     const struct fuse_host *host;
@@ -48,11 +54,12 @@ struct fuse_product {
     const struct fuse_products *products;
     struct fuse_product_shape shape;
     bool is_tiles;
-    bool converts_a, converts_b; /* into scratch, before they are multiplied */
-    int64_t block_columns;       /* of c, that one matmul makes */
-    struct matmul block, last;   /* last: the last block, where it is narrower */
-    uint64_t a_bytes, b_bytes;   /* of what is converted: a, and b for one block */
-    uint64_t worker_bytes;       /* a worker's scratch */
+    bool converts_a, converts_b;        /* into scratch, before they are multiplied: rounded, or only dense */
+    bool gathers_c;                     /* in scratch: its block is not dense */
+    int64_t block_columns;              /* of c, that one matmul makes */
+    struct matmul block, last;          /* last: the last block, where it is narrower */
+    uint64_t a_bytes, b_bytes, c_bytes; /* of what goes through scratch: a, and one block of b and c */
+    uint64_t worker_bytes;              /* a worker's scratch */
     uint64_t workspace_bytes;
 };
 
@@ -283,7 +290,7 @@ static struct fuse_product_shape block_shape(const struct fuse_product *self, in
 {
     struct fuse_product_shape shape = self->shape;
     const bool is_narrow = shape.is_bfloat16 && self->products->narrow == dnnl_bf16;
-    shape.c_row = fuse_product_c_row(&self->shape);
+    shape.c_row = self->gathers_c ? columns : fuse_product_c_row(&self->shape);
     shape.n = columns;
     shape.a_is_bfloat16 = shape.b_is_bfloat16 = is_narrow;
     if (self->converts_a) {
@@ -297,6 +304,19 @@ static struct fuse_product_shape block_shape(const struct fuse_product *self, in
     return shape;
 }
 
+static bool is_dense(int64_t rows, int64_t columns, int64_t row, int64_t column)
+{
+    return (column == 1 && row == columns) || (row == 1 && column == rows);
+}
+
+static int64_t block_columns(int64_t n, int64_t k)
+{
+    int64_t columns = BLOCK_NUMBERS / k < n / BLOCK_PARTS ? BLOCK_NUMBERS / k : n / BLOCK_PARTS;
+    columns = columns < BLOCK_COLUMNS ? columns / BLOCK_COLUMNS_LEAST * BLOCK_COLUMNS_LEAST : BLOCK_COLUMNS;
+    columns = columns > BLOCK_COLUMNS_LEAST ? columns : BLOCK_COLUMNS_LEAST;
+    return columns < n ? columns : n;
+}
+
 static int create_blocks(struct fuse_product *self, struct fuse_error *error)
 {
     const struct fuse_products *const products = self->products;
@@ -304,9 +324,12 @@ static int create_blocks(struct fuse_product *self, struct fuse_error *error)
     const bool is_whole = shape->worker_count > 0 || !shape->is_bfloat16;
     const int workers = shape->worker_count > 0 ? shape->worker_count : is_whole ? 1 : products->thread_count;
     const int inner_threads = shape->worker_count > 0 || !is_whole ? 1 : products->thread_count;
-    self->converts_a = shape->is_bfloat16 && (!shape->a_is_bfloat16 || products->narrow != dnnl_bf16);
-    self->converts_b = shape->is_bfloat16 && (!shape->b_is_bfloat16 || products->narrow != dnnl_bf16);
-    self->block_columns = is_whole || shape->n < BLOCK_COLUMNS ? shape->n : BLOCK_COLUMNS;
+    self->block_columns = is_whole ? shape->n : block_columns(shape->n, shape->k);
+    self->converts_a = shape->is_bfloat16 && (!shape->a_is_bfloat16 || products->narrow != dnnl_bf16 ||
+                                              !is_dense(shape->m, shape->k, shape->a_row, shape->a_column));
+    self->converts_b = shape->is_bfloat16 && (!shape->b_is_bfloat16 || products->narrow != dnnl_bf16 ||
+                                              !is_dense(shape->k, self->block_columns, shape->b_row, shape->b_column));
+    self->gathers_c = shape->is_bfloat16 && fuse_product_c_row(shape) != self->block_columns;
     const int64_t rest = shape->n % self->block_columns;
     const struct fuse_product_shape block = block_shape(self, self->block_columns), last = block_shape(self, rest);
     FUSE_TRY(create_matmul(products, &block, workers, inner_threads, &self->block, error));
@@ -314,9 +337,11 @@ static int create_blocks(struct fuse_product *self, struct fuse_error *error)
         FUSE_TRY(create_matmul(products, &last, workers, inner_threads, &self->last, error));
     self->a_bytes = self->converts_a ? narrow_bytes(products, shape->m * shape->k) : 0;
     self->b_bytes = self->converts_b ? narrow_bytes(products, self->block_columns * shape->k) : 0;
+    const uint64_t c_size = shape->c_is_bfloat16 ? sizeof(uint16_t) : sizeof(float);
+    self->c_bytes = self->gathers_c ? fuse_round_up((uint64_t)(shape->m * self->block_columns) * c_size, 64) : 0;
     const uint64_t scratch =
         self->block.scratch_bytes > self->last.scratch_bytes ? self->block.scratch_bytes : self->last.scratch_bytes;
-    self->worker_bytes = self->b_bytes + fuse_round_up(scratch, 64);
+    self->worker_bytes = self->b_bytes + self->c_bytes + fuse_round_up(scratch, 64);
     self->workspace_bytes = self->a_bytes + self->worker_bytes * (uint64_t)(is_whole ? 1 : products->thread_count);
     return FUSERUN_OK;
 }
@@ -367,7 +392,9 @@ uint64_t fuse_product_workspace_bytes(const struct fuse_product *product)
 static void convert_run(const struct fuse_products *products, void *to, int64_t at, const void *from, bool is_bfloat16,
                         int64_t count)
 {
-    if (products->narrow == dnnl_bf16) {
+    if (products->narrow == dnnl_bf16 && is_bfloat16) {
+        memcpy((uint16_t *)to + at, from, (size_t)count * sizeof(uint16_t));
+    } else if (products->narrow == dnnl_bf16) {
         fuse_narrow((uint16_t *)to + at, from, count);
     } else if (is_bfloat16) {
         fuse_widen((float *)to + at, from, count);
@@ -411,18 +438,39 @@ static const void *convert_b(const struct fuse_product *self, const void *b, int
     return to;
 }
 
+/* Columns [begin, begin + columns) of c to a dense block, or back. */
+static void copy_block(const struct fuse_product_shape *shape, void *c, int64_t begin, int64_t columns, char *block,
+                       bool is_back)
+{
+    const size_t bytes = (size_t)columns * (shape->c_is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
+    for (int64_t i = 0; i < shape->m; i++) {
+        void *const row = fuse_product_c(shape, c, i, begin);
+        if (is_back)
+            memcpy(row, block + (size_t)i * bytes, bytes);
+        else
+            memcpy(block + (size_t)i * bytes, row, bytes);
+    }
+}
+
 /* Columns [task * block_columns, ...) of c. */
 static int run_block(const struct call *call, int64_t task, int worker, char *workspace, struct fuse_error *error)
 {
     const struct fuse_product *const self = call->self;
     const int64_t begin = task * self->block_columns, left = self->shape.n - begin;
     const bool is_last = left < self->block_columns;
-    const void *const b = self->converts_b
-                              ? convert_b(self, call->b, begin, is_last ? left : self->block_columns, workspace)
-                              : fuse_product_b(&self->shape, call->b, 0, begin);
-    return run_matmul(is_last ? &self->last : &self->block, worker, call->a, b,
-                      call->bias != NULL ? call->bias + begin : NULL, fuse_product_c(&self->shape, call->c, 0, begin),
-                      workspace + self->b_bytes, error);
+    const int64_t columns = is_last ? left : self->block_columns;
+    const void *const b = self->converts_b ? convert_b(self, call->b, begin, columns, workspace)
+                                           : fuse_product_b(&self->shape, call->b, 0, begin);
+    char *const block = workspace + self->b_bytes;
+    if (self->gathers_c && self->shape.accumulate)
+        copy_block(&self->shape, call->c, begin, columns, block, false);
+    FUSE_TRY(run_matmul(is_last ? &self->last : &self->block, worker, call->a, b,
+                        call->bias != NULL ? call->bias + begin : NULL,
+                        self->gathers_c ? block : fuse_product_c(&self->shape, call->c, 0, begin),
+                        workspace + self->b_bytes + self->c_bytes, error));
+    if (self->gathers_c)
+        copy_block(&self->shape, call->c, begin, columns, block, true);
+    return FUSERUN_OK;
 }
 
 static void run_task(const void *context, int64_t task, int worker)
