@@ -33,12 +33,15 @@ struct shape {
     int64_t batch, n, k;
 };
 
-/* The last ones have several panels, of which the last is shorter or not; tiny, narrow and wide ones go other ways. */
+/* The later ones have several panels, of which the last is shorter or not; tiny, narrow and wide ones go other ways.
+ * The last ones have few rows, or parts of many that are few, and strips of weights that are copied beside one tile, or
+ * none. */
 static const struct shape shapes[] = {
-    {1, 1, 1},     {2, 1, 3},     {1, 3, 7},       {8, 7, 1},       {31, 1, 17},     {3, 17, 64},    {8, 10, 128},
-    {32, 128, 64}, {31, 65, 129}, {1, 257, 197},   {31, 197, 257},  {2, 33, 1000},   {7, 1000, 33},  {40, 48, 16},
-    {65, 96, 96},  {8, 300, 700}, {1, 300, 700},   {31, 272, 513},  {197, 264, 257}, {5, 24, 70001}, {33, 2048, 64},
-    {253, 40, 64}, {757, 20, 30}, {2, 1100, 1030}, {300, 300, 700},
+    {1, 1, 1},       {2, 1, 3},     {1, 3, 7},       {8, 7, 1},       {31, 1, 17},     {3, 17, 64},    {8, 10, 128},
+    {32, 128, 64},   {31, 65, 129}, {1, 257, 197},   {31, 197, 257},  {2, 33, 1000},   {7, 1000, 33},  {40, 48, 16},
+    {65, 96, 96},    {8, 300, 700}, {1, 300, 700},   {31, 272, 513},  {197, 264, 257}, {5, 24, 70001}, {33, 2048, 64},
+    {253, 40, 64},   {757, 20, 30}, {2, 1100, 1030}, {300, 300, 700}, {64, 200, 530},  {48, 300, 33},  {9, 31, 300},
+    {100, 40, 3000}, {1, 520, 300}, {20, 40, 15},    {30, 600, 513},
 };
 #define SHAPE_COUNT (sizeof(shapes) / sizeof(shapes[0]))
 

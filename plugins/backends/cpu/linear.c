@@ -11,6 +11,7 @@
 #define PANEL_PARTS 8 /* at least, of a weight that is not small */
 #define PANEL_MIN_FLOATS 32768
 #define PANEL_MAX_FLOATS 524288
+#define PANEL_CACHE_FLOATS 131072 /* that stay in a core's second-level cache beside p, m and v, if rows are enough */
 #define PANEL_MAX_ROWS 128
 #define PANEL_GOOD_ROWS 64
 #define PANEL_MIN_ROWS 8
@@ -214,6 +215,7 @@ int64_t fuse_panel_rows(int64_t n, int64_t k)
 {
     int64_t rows = most(n / PANEL_PARTS, least(n / 2, PANEL_GOOD_ROWS));
     rows = most(rows, PANEL_MIN_FLOATS / k);
+    rows = least(rows, most(PANEL_GOOD_ROWS, PANEL_CACHE_FLOATS / k));
     rows = most(least(rows, least(PANEL_MAX_ROWS, PANEL_MAX_FLOATS / k)), PANEL_MIN_ROWS);
     int64_t count = (n + rows - 1) / rows;
     if (count > PANEL_TEAM)

@@ -8,14 +8,15 @@
 
 #define BLOCK_ROWS 252 /* a multiple of every KERNEL_ROWS */
 #define BLOCK_DEPTH 256
+#define FEW_ROWS 64       /* of c; for more it pays to pack a column-major b */
 #define BLOCK_COLUMNS 512 /* a multiple of every tile's columns */
 #define MAX_TILE_WIDTH 32
+#define STRIPS 4           /* of a row-major b, packed side by side for few rows */
 #define DIRECT_COLUMNS 128 /* of c; for no more, packing a row-major a costs more than it saves */
-#define STRIPS 4           /* of b, packed side by side */
 #define PART_ROWS 12       /* threads share c in multiples of every tile's rows, */
 #define PART_COLUMNS 32    /* or of every tile's columns */
 #define SERIAL_PRODUCT (128.0 * 1024.0)
-#define LIBRARY_PRODUCT 1e6 /* multiplications from which a library made for AVX-512 is worth its call */
+#define LIBRARY_PRODUCT 1e6 /* multiplications from which a library that multiplies bfloat16 is worth its call */
 
 /* Even blocks: ceil(size / most) of them, each a multiple of `multiple`. */
 static int64_t block_size(int64_t size, int64_t most, int64_t multiple)
@@ -25,86 +26,154 @@ static int64_t block_size(int64_t size, int64_t most, int64_t multiple)
     return (even + multiple - 1) / multiple * multiple;
 }
 
-/* Lines of b that are packed next, fetched while this strip is computed: b is a weight, which comes from memory, and
- * its rows lie too far apart for the processor to foresee. */
-struct ahead {
-    const char *row;
-    int64_t row_bytes, stride_bytes, rows_left;
-    int64_t at; /* in the row */
-    int64_t lines_each;
+#define LINE_BYTES 64
+#define NEAR_FLOATS 262144 /* of a b that stays in a core's caches */
+#define ROWS_AHEAD 8       /* of a column-major a or a row-major b, fetched while it is packed */
+#define FETCH_STEPS 16     /* of a tile, between which lines are fetched */
+
+/* Whether a row-major b comes from memory, and strips of it may be packed together. */
+static bool comes_in_pieces(const struct fuse_product_shape *shape)
+{
+    return shape->b_column == 1 && shape->n * shape->k > NEAR_FLOATS;
+}
+
+/* Strips of a row-major b that are packed while the ones before them are multiplied: `each` rows for FETCH_STEPS steps.
+ * Rows lie too far apart for the processor to foresee, and may crowd a few sets of its caches: so they are fetched a
+ * few rows ahead and no more, `ahead` floats from the one that is copied; behind the last come the first ones beside
+ * them. */
+struct copy {
+    const float *from;
+    int64_t row; /* floats from one to the next */
+    float *to;
+    int64_t strips, strip; /* floats of to from one to the next */
+    int64_t rows, each;    /* that are left, and that are copied at a time */
+    int64_t ahead, ahead_at_end;
 };
 
-#define LINE_BYTES 64
-#define NEAR_FLOATS 262144 /* of a packed b, which the processor fetches as well by itself */
-#define ROWS_AHEAD 8       /* of a column-major a, fetched while it is packed */
+/* One tile of c, and what is fetched from memory while it is made. */
+struct tile {
+    int64_t count; /* of products that are summed up */
+    const float *a;
+    int64_t a_row; /* 0: packed */
+    const float *b;
+    bool add; /* to what c holds */
+    const float *bias;
+    float *c;
+    int64_t c_row;
+    const char *fetch; /* the first of `fetches` lines for FETCH_STEPS steps, fetch_stride apart */
+    int64_t fetches, fetch_stride;
+    const float *next_c; /* so many rows of the c that is made next: next_fetches of them for FETCH_STEPS steps */
+    int64_t next_rows, next_fetches;
+    struct copy *copy; /* as far as it has come */
+};
 
-/* What fetches columns [begin, begin + width) of `depth` rows of b from row k on, in `tiles` steps. */
-static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
-                                      int64_t begin, int64_t end, int64_t tiles, int64_t width)
+typedef void tile_function(const struct tile *tile);
+
+/* Lines of the b that is multiplied next, fetched while this strip is computed: b is a weight, which comes from memory,
+ * and its rows lie too far apart for the processor to foresee. All rows' first lines, then all rows' second ones. */
+struct ahead {
+    const char *at;
+    int64_t stride_bytes, rows, lines;
+    int64_t row, line;
+    int64_t lines_at_once; /* before a tile, where there are more lines than tiles */
+    int64_t fetches, runs; /* of a tile: so many runs of so many rows */
+};
+
+static inline struct ahead plan_ahead(const void *at, int64_t stride_bytes, int64_t rows, int64_t lines, int64_t depth,
+                                      int64_t tiles)
 {
-    const int64_t columns = end - begin < width ? end - begin : width;
+    const int64_t runs = depth / FETCH_STEPS > 0 ? depth / FETCH_STEPS : 1;
+    const int64_t line_runs = tiles > lines ? tiles / lines * runs : runs;
+    return (struct ahead){
+        .at = at,
+        .stride_bytes = stride_bytes,
+        .rows = rows,
+        .lines = lines,
+        .lines_at_once = (lines - 1) / tiles,
+        .fetches = (rows + line_runs - 1) / line_runs,
+        .runs = runs,
+    };
+}
+
+/* What fetches columns [begin, begin + columns) of `depth` rows of b from row k on, while `tiles` tiles are made. */
+static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
+                                      int64_t begin, int64_t columns, int64_t tiles)
+{
     const int64_t rows = shape->k - k < depth ? shape->k - k : depth;
     if (rows <= 0)
         return (struct ahead){0};
     const bool is_row_major = shape->b_column == 1;
     const int64_t size = (int64_t)(shape->b_is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
-    const int64_t row_bytes = (is_row_major ? columns : rows) * size;
-    const int64_t count = is_row_major ? rows : columns;
-    return (struct ahead){
-        .row = fuse_product_b(shape, b, k, begin),
-        .row_bytes = row_bytes,
-        .stride_bytes = (is_row_major ? shape->b_row : shape->b_column) * size,
-        .rows_left = count,
-        .lines_each = (count * ((row_bytes + LINE_BYTES - 1) / LINE_BYTES) + tiles - 1) / tiles,
-    };
+    return plan_ahead(fuse_product_b(shape, b, k, begin), (is_row_major ? shape->b_row : shape->b_column) * size,
+                      is_row_major ? rows : columns,
+                      ((is_row_major ? columns : rows) * size + LINE_BYTES - 1) / LINE_BYTES, depth, tiles);
 }
 
-/* The same for `columns` columns that are packed already, one strip behind the other. */
-static inline struct ahead look_ahead_packed(const float *next, int64_t columns, int64_t depth, int64_t tiles)
+/* What copies the strips from column `begin` on, `depth` rows from row k on, during so many runs of FETCH_STEPS steps;
+ * or false if they are to be packed at once. */
+static inline bool plan_copy(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
+                             int64_t begin, int64_t strips, int64_t width, float *to, int64_t runs, struct copy *copy)
 {
-    const int64_t bytes = columns * depth * (int64_t)sizeof(float);
-    return (struct ahead){
-        .row = (const char *)next,
-        .row_bytes = bytes,
-        .rows_left = bytes > 0 ? 1 : 0,
-        .lines_each = ((bytes + LINE_BYTES - 1) / LINE_BYTES + tiles - 1) / tiles,
-    };
+    if (shape->b_column != 1 || shape->is_bfloat16 || runs == 0)
+        return false;
+    const int64_t rows = shape->k - k < depth ? shape->k - k : depth;
+    *copy = (struct copy){.from = fuse_product_b(shape, b, k, begin),
+                          .row = shape->b_row,
+                          .to = to,
+                          .strips = strips,
+                          .strip = rows * width,
+                          .rows = rows,
+                          .each = (rows + runs - 1) / runs,
+                          .ahead = ROWS_AHEAD * shape->b_row,
+                          .ahead_at_end = (ROWS_AHEAD - rows) * shape->b_row + strips * width};
+    return true;
 }
 
-static inline __attribute__((always_inline)) void fetch_ahead(struct ahead *ahead)
+/* The same for a strip of `depth` rows that is packed already. */
+static inline struct ahead look_ahead_packed(const struct fuse_product_shape *shape, const float *strip, int64_t depth,
+                                             int64_t width, int64_t tiles)
 {
-    int64_t wanted = ahead->lines_each;
-    while (wanted > 0 && ahead->rows_left > 0) {
-        const char *const from = ahead->row + ahead->at;
-        const int64_t in_row = (ahead->row_bytes - ahead->at + LINE_BYTES - 1) / LINE_BYTES;
-        const int64_t lines = wanted < in_row ? wanted : in_row;
-        for (int64_t i = 0; i < lines; i++)
-            __builtin_prefetch(from + i * LINE_BYTES, 0, 2);
-        wanted -= lines;
-        ahead->at += lines * LINE_BYTES;
-        if (lines == in_row) {
-            ahead->at = 0;
-            ahead->row += ahead->stride_bytes;
-            ahead->rows_left--;
-        }
+    if (shape->n * shape->k <= NEAR_FLOATS)
+        return (struct ahead){0};
+    return plan_ahead(strip, LINE_BYTES, depth * width * (int64_t)sizeof(float) / LINE_BYTES, 1, depth, tiles);
+}
+
+/* What this tile fetches of it. */
+static inline void fetch_ahead(struct ahead *ahead, struct tile *tile)
+{
+    tile->fetches = 0;
+    if (ahead->line >= ahead->lines)
+        return;
+    for (int64_t more = ahead->lines_at_once; more > 0 && ahead->line + 1 < ahead->lines; more--) {
+        for (int64_t row = 0; row < ahead->rows; row++)
+            __builtin_prefetch(ahead->at + ahead->line * LINE_BYTES + row * ahead->stride_bytes, 0, 2);
+        ahead->line++;
+    }
+    tile->fetches = ahead->fetches;
+    tile->fetch = ahead->at + ahead->line * LINE_BYTES + ahead->row * ahead->stride_bytes;
+    tile->fetch_stride = ahead->stride_bytes;
+    ahead->row += ahead->fetches * ahead->runs;
+    if (ahead->row >= ahead->rows) {
+        ahead->row = 0;
+        ahead->line++;
     }
 }
 
-/* The rows of a that a block of c takes: the first `lying_rows` as they lie, `row` apart, the others packed. */
-struct left {
-    const float *packed; /* from row 0 on, whether that is packed or not */
-    const float *lying;
-    int64_t row, lying_rows;
+/* Rows cut into as few tiles as possible, whose heights differ by one at most: `tall` of height + 1, then the rest. */
+struct cut {
+    int64_t tiles, tall, height;
 };
 
-typedef float vector_4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t index_4 __attribute__((vector_size(16)));
+static inline struct cut cut_rows(int64_t rows, int64_t most)
+{
+    const int64_t tiles = (rows + most - 1) / most;
+    return (struct cut){tiles, rows % tiles, rows / tiles};
+}
 
-#if defined(__clang__)
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (index_4){i, j, k, l})
-#endif
+static inline int64_t tile_rows(struct cut cut, int64_t tile)
+{
+    return tile < cut.tall ? cut.height + 1 : cut.height;
+}
 
 /* fuse_narrow_one() for the bits of many floats at once, the result in their upper halves. */
 #define ROUND_BITS(type, bits)                                                                                         \
@@ -112,27 +181,15 @@ typedef int32_t index_4 __attribute__((vector_size(16)));
       (~(type)(((bits)&0x7fffffffu) > 0x7f800000u) & ((bits) + 0x7fffu + (((bits) >> 16) & 1u)))) &                    \
      0xffff0000u)
 
-typedef uint32_t bits_4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef uint16_t half_4 __attribute__((vector_size(8), aligned(2), may_alias));
-
-static inline __attribute__((always_inline)) vector_4 widen_4(const uint16_t *from)
-{
-    return (vector_4)(__builtin_convertvector(*(const half_4 *)from, bits_4) << 16);
-}
-
-static inline __attribute__((always_inline)) vector_4 round_4(const float *from)
-{
-    const bits_4 bits = *(const bits_4 *)from;
-    return (vector_4)ROUND_BITS(bits_4, bits);
-}
-
 typedef void pack_function(const struct fuse_product_shape *shape, const void *from, int64_t size, int64_t other_size,
                            float *to);
 
 #if defined(__clang__)
 #define UNROLL_8 _Pragma("clang loop unroll_count(8)")
+#define UNROLL_16 _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL_8 _Pragma("GCC unroll 8")
+#define UNROLL_16 _Pragma("GCC unroll 16")
 #endif
 
 #define KERNEL_NAME(stem) stem##_plain
@@ -164,6 +221,7 @@ typedef void share_function(const struct fuse_product_shape *shape, int64_t begi
 
 struct loops {
     columns_function *columns;
+    columns_function *few_rows;
     share_function *share_b;
 };
 
@@ -181,11 +239,11 @@ static struct loops choose(void)
 {
 #if defined(__x86_64__)
     if (has_avx512())
-        return (struct loops){columns_avx512, share_b_avx512};
+        return (struct loops){columns_avx512, few_rows_avx512, share_b_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return (struct loops){columns_avx2, share_b_avx2};
+        return (struct loops){columns_avx2, few_rows_avx2, share_b_avx2};
 #endif
-    return (struct loops){columns_plain, share_b_plain};
+    return (struct loops){columns_plain, few_rows_plain, share_b_plain};
 }
 
 static double multiplications(const struct fuse_product_shape *shape)
@@ -193,15 +251,17 @@ static double multiplications(const struct fuse_product_shape *shape)
     return (double)shape->m * (double)shape->n * (double)shape->k;
 }
 
-/* Measured on one core of a Zen 3 (AVX2), GFLOP/s forward / dx / dw of (197, 1024) x (1024, 4096): these tiles 65 / 71
- * / 68, OpenBLAS 0.3.21 52 / 64 / 69, oneDNN 2.6.3 50 / 31 / 20. On AVX-512 oneDNN has kernels made for it. */
+/* Measured, GFLOP/s forward / dx / dw of (197, 1024) x (1024, 4096). One core of a Zen 3 (AVX2): these tiles 65 / 71 /
+ * 68, OpenBLAS 0.3.21 52 / 64 / 69, oneDNN 2.6.3 50 / 31 / 20. Two cores of a Xeon with AVX-512: these tiles 345 / 331
+ * / 334, oneDNN 327 / 316 / 308. oneDNN also multiplies bfloat16, where a processor does; these tiles only round to it.
+ */
 bool fuse_tiles_pay(const struct fuse_product_shape *shape)
 {
 #ifdef FUSE_TILES_NEVER /* tests of the libraries */
     (void)shape;
     return false;
 #else
-    return !has_avx512() || multiplications(shape) <= LIBRARY_PRODUCT;
+    return !shape->is_bfloat16 || multiplications(shape) <= LIBRARY_PRODUCT;
 #endif
 }
 
@@ -210,12 +270,23 @@ int fuse_tiles_thread_count(const struct fuse_product_shape *shape, int thread_c
     return shape->worker_count > 0 || multiplications(shape) <= SERIAL_PRODUCT ? 1 : thread_count;
 }
 
-/* One thread's: strips of b, then a block of a, of whichever part of a's rows it gets. */
+/* Whether c's transpose is made, of the whole product's shape and so for every thread's part of it. */
+static bool has_few_rows(const struct fuse_product_shape *shape)
+{
+    return shape->m <= FEW_ROWS && shape->b_column != 1 && !shape->is_bfloat16;
+}
+
+/* One thread's: strips of b, the ones that are multiplied and the ones that come next, then a block of a, of whichever
+ * part of a's rows it gets. */
 static uint64_t packing_bytes(const struct fuse_product_shape *shape)
 {
+    if (has_few_rows(shape))
+        return (uint64_t)(shape->m + MAX_TILE_WIDTH - 1) / MAX_TILE_WIDTH * MAX_TILE_WIDTH * (uint64_t)shape->k *
+               sizeof(float);
     const uint64_t rows = (uint64_t)(shape->m < BLOCK_ROWS ? (shape->m + 11) / 12 * 12 : BLOCK_ROWS);
     const uint64_t depth = (uint64_t)block_size(shape->k, BLOCK_DEPTH, 1);
-    return ((uint64_t)STRIPS * MAX_TILE_WIDTH + rows) * depth * sizeof(float) / 64 * 64 + 64;
+    const uint64_t columns = 2 * (comes_in_pieces(shape) ? STRIPS : 1) * MAX_TILE_WIDTH;
+    return (columns + rows) * depth * sizeof(float) / 64 * 64 + 64;
 }
 
 /* And behind it, where c is bfloat16, a block of c, whose sums are made in float and rounded once. */
@@ -294,7 +365,7 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
 {
     const int64_t threads = fuse_tiles_thread_count(shape, thread_count);
     struct run run = {.shape = shape,
-                      .columns = choose().columns,
+                      .columns = has_few_rows(shape) ? choose().few_rows : choose().columns,
                       .a = a,
                       .b = b,
                       .bias = bias,

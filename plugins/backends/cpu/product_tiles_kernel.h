@@ -17,149 +17,227 @@ typedef uint16_t KERNEL_NAME(half) __attribute__((vector_size(KERNEL_LANES * 2),
 #define EACH_ROW EACH_6
 #endif
 
-/* out (rows, TILE_WIDTH), rows `stride` apart, = a^T b (count, TILE_WIDTH) [+ out] [+ bias], where a's element for row
- * r and step i is a[r * a_row + i * a_step]; `rows` is known where this is compiled. The sums stay in registers: two
- * vectors a row. Rows of c lie too far apart for the processor to foresee, and their stores would wait for memory one
- * after the other: so they are fetched, to be written, while the sums are made. Counting takes turns from multiplying
- * where two threads share a core, hence eight steps at a time. */
-KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows)(const int rows, int64_t count,
-                                                                                  const float *a, int64_t a_row,
-                                                                                  int64_t a_step, const float *b,
-                                                                                  bool add, const float *bias,
-                                                                                  float *out, int64_t stride)
+/* block (KERNEL_LANES, KERNEL_LANES) = block^T: pairs of floats, pairs of pairs, then whole quarters of vectors. */
+#define SHUFFLE __builtin_shufflevector
+#if KERNEL_LANES == 4
+#define LOW_FLOATS(a, b) SHUFFLE(a, b, 0, 4, 1, 5)
+#define HIGH_FLOATS(a, b) SHUFFLE(a, b, 2, 6, 3, 7)
+#define LOW_PAIRS(a, b) SHUFFLE(a, b, 0, 1, 4, 5)
+#define HIGH_PAIRS(a, b) SHUFFLE(a, b, 2, 3, 6, 7)
+#elif KERNEL_LANES == 8
+#define LOW_FLOATS(a, b) SHUFFLE(a, b, 0, 8, 1, 9, 4, 12, 5, 13)
+#define HIGH_FLOATS(a, b) SHUFFLE(a, b, 2, 10, 3, 11, 6, 14, 7, 15)
+#define LOW_PAIRS(a, b) SHUFFLE(a, b, 0, 1, 8, 9, 4, 5, 12, 13)
+#define HIGH_PAIRS(a, b) SHUFFLE(a, b, 2, 3, 10, 11, 6, 7, 14, 15)
+#define LOW_HALVES(a, b) SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11)
+#define HIGH_HALVES(a, b) SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15)
+#else
+#define LOW_FLOATS(a, b) SHUFFLE(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29)
+#define HIGH_FLOATS(a, b) SHUFFLE(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31)
+#define LOW_PAIRS(a, b) SHUFFLE(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29)
+#define HIGH_PAIRS(a, b) SHUFFLE(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31)
+#define EVEN_QUARTERS(a, b) SHUFFLE(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27)
+#define ODD_QUARTERS(a, b) SHUFFLE(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31)
+#endif
+
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(transpose_block)(VECTOR *block)
+{
+    VECTOR pairs[KERNEL_LANES];
+    UNROLL_16
+    for (int64_t i = 0; i < KERNEL_LANES; i += 2) {
+        pairs[i] = LOW_FLOATS(block[i], block[i + 1]);
+        pairs[i + 1] = HIGH_FLOATS(block[i], block[i + 1]);
+    }
+    UNROLL_16
+    for (int64_t i = 0; i < KERNEL_LANES; i += 4)
+        for (int64_t j = 0; j < 2; j++) {
+            block[i + 2 * j] = LOW_PAIRS(pairs[i + j], pairs[i + j + 2]);
+            block[i + 2 * j + 1] = HIGH_PAIRS(pairs[i + j], pairs[i + j + 2]);
+        }
+#if KERNEL_LANES == 8
+    UNROLL_16
+    for (int64_t i = 0; i < 4; i++) {
+        const VECTOR low = LOW_HALVES(block[i], block[i + 4]), high = HIGH_HALVES(block[i], block[i + 4]);
+        block[i] = low;
+        block[i + 4] = high;
+    }
+#elif KERNEL_LANES == 16
+    UNROLL_16
+    for (int64_t i = 0; i < 4; i++) {
+        const VECTOR low_even = EVEN_QUARTERS(block[i], block[i + 4]), low_odd = ODD_QUARTERS(block[i], block[i + 4]);
+        const VECTOR high_even = EVEN_QUARTERS(block[i + 8], block[i + 12]);
+        const VECTOR high_odd = ODD_QUARTERS(block[i + 8], block[i + 12]);
+        block[i] = EVEN_QUARTERS(low_even, high_even);
+        block[i + 8] = ODD_QUARTERS(low_even, high_even);
+        block[i + 4] = EVEN_QUARTERS(low_odd, high_odd);
+        block[i + 12] = ODD_QUARTERS(low_odd, high_odd);
+    }
+#endif
+}
+
+/* bfloat16 into floats; and floats rounded to bfloat16's precision, as fuse_narrow_one() does. */
+KERNEL_TARGET static inline __attribute__((always_inline)) VECTOR KERNEL_NAME(widen)(const uint16_t *from)
+{
+    const KERNEL_NAME(half) half = *(const KERNEL_NAME(half) *)from;
+    return (VECTOR)(__builtin_convertvector(half, KERNEL_NAME(bits)) << 16);
+}
+
+KERNEL_TARGET static inline __attribute__((always_inline)) VECTOR KERNEL_NAME(round)(const float *from)
+{
+    const KERNEL_NAME(bits) bits = *(const KERNEL_NAME(bits) *)from;
+    return (VECTOR)ROUND_BITS(KERNEL_NAME(bits), bits);
+}
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_float)
+#define PACK_SOURCE float
+#define PACK_1(from) (*(from))
+#define PACK_VECTOR(from) (*(const VECTOR *)(from))
+#include "product_tiles_pack.h"
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_rounded)
+#define PACK_SOURCE float
+#define PACK_1(from) fuse_widen_one(fuse_narrow_one(*(from)))
+#define PACK_VECTOR(from) KERNEL_NAME(round)(from)
+#include "product_tiles_pack.h"
+
+#define PACK_NAME(stem) KERNEL_NAME(stem##_bfloat16)
+#define PACK_SOURCE uint16_t
+#define PACK_1(from) fuse_widen_one(*(from))
+#define PACK_VECTOR(from) KERNEL_NAME(widen)(from)
+#include "product_tiles_pack.h"
+
+/* One more row of the strips of b that are packed. */
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(copy_row)(struct copy *copy)
+{
+    const float *from = copy->from, *ahead = from + (copy->rows > ROWS_AHEAD ? copy->ahead : copy->ahead_at_end);
+    float *to = copy->to;
+    for (int64_t i = 0; i < copy->strips; i++) {
+        __builtin_prefetch(ahead, 0, 3), __builtin_prefetch(ahead + TILE_WIDTH - 1, 0, 3);
+        *(VECTOR *)to = *(const VECTOR *)from;
+        *(VECTOR *)(to + KERNEL_LANES) = *(const VECTOR *)(from + KERNEL_LANES);
+        from += TILE_WIDTH;
+        ahead += TILE_WIDTH;
+        to += copy->strip;
+    }
+    copy->from += copy->row;
+    copy->to += TILE_WIDTH;
+    copy->rows--;
+}
+
+/* The tile's c (rows, TILE_WIDTH) = a^T b (count, TILE_WIDTH) [+ c] [+ bias], where a's element for row r and step i is
+ * a[r * a_row + i * a_step] and b is packed; `rows` and a_step are known where this is compiled.
+ * The sums stay in registers: two vectors a row. Rows of c lie too far apart for the processor to foresee, and their
+ * stores would wait for memory one after the other: so they are fetched, to be written, while the sums are made.
+ * Counting takes turns from multiplying where two threads share a core, hence eight steps at a time. */
+KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows)(const int rows,
+                                                                                  const struct tile *tile,
+                                                                                  int64_t a_row, int64_t a_step)
 {
 #define ZERO(r) VECTOR low##r = {0}, high##r = {0};
-#define FETCH(r)                                                                                                       \
-    if (r < rows)                                                                                                      \
-        __builtin_prefetch(out + r * stride, 1, 3);
-#define STEP(r)                                                                                                        \
+#define MULTIPLY(r)                                                                                                    \
     if (r < rows) {                                                                                                    \
         low##r += a[r * a_row] * b_low;                                                                                \
         high##r += a[r * a_row] * b_high;                                                                              \
     }
+#define STEP                                                                                                           \
+    {                                                                                                                  \
+        const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);                         \
+        EACH_ROW(MULTIPLY)                                                                                             \
+        a += a_step;                                                                                                   \
+        b += TILE_WIDTH;                                                                                               \
+    }
 #define ADD(r)                                                                                                         \
     if (r < rows) {                                                                                                    \
-        low##r += *(const VECTOR *)(out + r * stride);                                                                 \
-        high##r += *(const VECTOR *)(out + r * stride + KERNEL_LANES);                                                 \
+        low##r += *(const VECTOR *)(c + r * c_row);                                                                    \
+        high##r += *(const VECTOR *)(c + r * c_row + KERNEL_LANES);                                                    \
     }
 #define BIAS(r)                                                                                                        \
-    low##r += *(const VECTOR *)bias;                                                                                   \
-    high##r += *(const VECTOR *)(bias + KERNEL_LANES);
+    low##r += *(const VECTOR *)tile->bias;                                                                             \
+    high##r += *(const VECTOR *)(tile->bias + KERNEL_LANES);
 #define STORE(r)                                                                                                       \
     if (r < rows) {                                                                                                    \
-        *(VECTOR *)(out + r * stride) = low##r;                                                                        \
-        *(VECTOR *)(out + r * stride + KERNEL_LANES) = high##r;                                                        \
+        *(VECTOR *)(c + r * c_row) = low##r;                                                                           \
+        *(VECTOR *)(c + r * c_row + KERNEL_LANES) = high##r;                                                           \
     }
+    const float *a = tile->a, *b = tile->b;
+    float *const c = tile->c;
+    const int64_t c_row = tile->c_row;
+    const char *fetch = tile->fetch;
+    const float *next_c = tile->next_c;
+    int64_t next_rows = tile->next_rows;
+    int64_t left = tile->count;
     EACH_ROW(ZERO)
-    EACH_ROW(FETCH)
-    UNROLL_8
-    for (int64_t i = 0; i < count; i++) {
-        const VECTOR b_low = *(const VECTOR *)b, b_high = *(const VECTOR *)(b + KERNEL_LANES);
-        EACH_ROW(STEP)
-        a += a_step;
-        b += TILE_WIDTH;
+    for (; left >= FETCH_STEPS; left -= FETCH_STEPS) {
+        for (int64_t i = 0; i < tile->fetches; i++, fetch += tile->fetch_stride)
+            __builtin_prefetch(fetch, 0, 2);
+        for (int64_t i = 0; i < tile->next_fetches && next_rows > 0; i++, next_rows--, next_c += c_row)
+            __builtin_prefetch(next_c, 1, 3), __builtin_prefetch(next_c + TILE_WIDTH - 1, 1, 3);
+        for (int64_t i = 0; i < tile->copy->each && tile->copy->rows > 0; i++)
+            KERNEL_NAME(copy_row)(tile->copy);
+        for (int64_t half = 0; half < 2; half++) {
+            UNROLL_8
+            for (int64_t i = 0; i < FETCH_STEPS / 2; i++)
+                STEP
+        }
     }
-    if (add) {
-        EACH_ROW(ADD)
-    }
-    if (bias != NULL) {
+    for (; left > 0; left--)
+        STEP if (tile->add)
+        {
+            EACH_ROW(ADD)
+        }
+    if (tile->bias != NULL) {
         EACH_ROW(BIAS)
     }
     EACH_ROW(STORE)
 #undef ZERO
-#undef FETCH
+#undef MULTIPLY
 #undef STEP
 #undef ADD
 #undef BIAS
 #undef STORE
 }
 
-/* A whole tile: a packed (count, KERNEL_ROWS); and row-major, its rows a_row apart. */
-KERNEL_TARGET static void KERNEL_NAME(packed)(int64_t count, const float *a, const float *b, bool add,
-                                              const float *bias, float *out, int64_t stride)
-{
-    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
-}
+/* The same for every number of rows, with a packed and with a row-major one. */
+#define DEFINE_TILES(r)                                                                                                \
+    KERNEL_TARGET static void KERNEL_NAME(packed_##r)(const struct tile *tile)                                         \
+    {                                                                                                                  \
+        KERNEL_NAME(rows)(r + 1, tile, 1, KERNEL_ROWS);                                                                \
+    }                                                                                                                  \
+    KERNEL_TARGET static void KERNEL_NAME(direct_##r)(const struct tile *tile)                                         \
+    {                                                                                                                  \
+        KERNEL_NAME(rows)(r + 1, tile, tile->a_row, 1);                                                                \
+    }
+EACH_ROW(DEFINE_TILES)
+#undef DEFINE_TILES
 
-KERNEL_TARGET static void KERNEL_NAME(direct)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
-                                              const float *bias, float *out, int64_t stride)
-{
-    KERNEL_NAME(rows)(KERNEL_ROWS, count, a, a_row, 1, b, add, bias, out, stride);
-}
+#define PACKED(r) KERNEL_NAME(packed_##r),
+#define DIRECT(r) KERNEL_NAME(direct_##r),
+static tile_function *const KERNEL_NAME(packed)[KERNEL_ROWS] = {EACH_ROW(PACKED)};
+static tile_function *const KERNEL_NAME(direct)[KERNEL_ROWS] = {EACH_ROW(DIRECT)};
+#undef PACKED
+#undef DIRECT
 
-/* Either of them: a_row 0 is packed. */
-KERNEL_TARGET static inline void KERNEL_NAME(tile)(int64_t count, const float *a, int64_t a_row, const float *b,
-                                                   bool add, const float *bias, float *out, int64_t stride)
-{
-    if (a_row == 0)
-        KERNEL_NAME(packed)(count, a, b, add, bias, out, stride);
-    else
-        KERNEL_NAME(direct)(count, a, a_row, b, add, bias, out, stride);
-}
-
-/* Two thirds or a third of a packed one: with these a panel of 8 n rows has nothing left over. */
-KERNEL_TARGET static void KERNEL_NAME(two_thirds)(int64_t count, const float *a, const float *b, bool add,
-                                                  const float *bias, float *out, int64_t stride)
-{
-    KERNEL_NAME(rows)(2 * KERNEL_ROWS / 3, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
-}
-
-KERNEL_TARGET static void KERNEL_NAME(third)(int64_t count, const float *a, const float *b, bool add, const float *bias,
-                                             float *out, int64_t stride)
-{
-    KERNEL_NAME(rows)(KERNEL_ROWS / 3, count, a, 1, KERNEL_ROWS, b, add, bias, out, stride);
-}
-
-/* A tile of which only rows x columns exist: through a whole one beside it. a_row as above. */
-KERNEL_TARGET static void KERNEL_NAME(edge)(int64_t count, const float *a, int64_t a_row, const float *b, bool add,
-                                            const float *bias, float *out, int64_t stride, int64_t rows,
+/* A tile of which only `columns` columns exist: through a whole one beside it. */
+KERNEL_TARGET static void KERNEL_NAME(edge)(tile_function *function, const struct tile *tile, int64_t rows,
                                             int64_t columns)
 {
-    float whole[KERNEL_ROWS * TILE_WIDTH], whole_bias[TILE_WIDTH];
-    for (int64_t j = 0; bias != NULL && j < TILE_WIDTH; j++)
-        whole_bias[j] = j < columns ? bias[j] : 0.0f;
-    for (int64_t i = 0; add && i < KERNEL_ROWS; i++)
+    float c[KERNEL_ROWS * TILE_WIDTH], bias[TILE_WIDTH];
+    struct tile whole = *tile;
+    whole.c = c;
+    whole.c_row = TILE_WIDTH;
+    if (tile->bias != NULL) {
         for (int64_t j = 0; j < TILE_WIDTH; j++)
-            whole[i * TILE_WIDTH + j] = i < rows && j < columns ? out[i * stride + j] : 0.0f;
-    KERNEL_NAME(tile)(count, a, a_row, b, add, bias != NULL ? whole_bias : NULL, whole, TILE_WIDTH);
+            bias[j] = j < columns ? tile->bias[j] : 0.0f;
+        whole.bias = bias;
+    }
+    for (int64_t i = 0; tile->add && i < rows; i++)
+        for (int64_t j = 0; j < TILE_WIDTH; j++)
+            c[i * TILE_WIDTH + j] = j < columns ? tile->c[i * tile->c_row + j] : 0.0f;
+    function(&whole);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < columns; j++)
-            out[i * stride + j] = whole[i * TILE_WIDTH + j];
+            tile->c[i * tile->c_row + j] = c[i * TILE_WIDTH + j];
 }
-
-/* bfloat16 into floats; and floats rounded to bfloat16's precision, as fuse_narrow_one() does. */
-KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(widen)(float *to, const uint16_t *from)
-{
-    const KERNEL_NAME(half) half = *(const KERNEL_NAME(half) *)from;
-    *(KERNEL_NAME(bits) *)to = __builtin_convertvector(half, KERNEL_NAME(bits)) << 16;
-}
-
-KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(round)(float *to, const float *from)
-{
-    const KERNEL_NAME(bits) bits = *(const KERNEL_NAME(bits) *)from;
-    *(KERNEL_NAME(bits) *)to = ROUND_BITS(KERNEL_NAME(bits), bits);
-}
-
-#define PACK_NAME(stem) KERNEL_NAME(stem##_float)
-#define PACK_SOURCE float
-#define PACK_1(from) (*(from))
-#define PACK_4(from) (*(const vector_4 *)(from))
-#define PACK_VECTOR(to, from) (*(VECTOR *)(to) = *(const VECTOR *)(from))
-#include "product_tiles_pack.h"
-
-#define PACK_NAME(stem) KERNEL_NAME(stem##_rounded)
-#define PACK_SOURCE float
-#define PACK_1(from) fuse_widen_one(fuse_narrow_one(*(from)))
-#define PACK_4(from) round_4(from)
-#define PACK_VECTOR(to, from) KERNEL_NAME(round)(to, from)
-#include "product_tiles_pack.h"
-
-#define PACK_NAME(stem) KERNEL_NAME(stem##_bfloat16)
-#define PACK_SOURCE uint16_t
-#define PACK_1(from) fuse_widen_one(*(from))
-#define PACK_4(from) widen_4(from)
-#define PACK_VECTOR(to, from) KERNEL_NAME(widen)(to, from)
-#include "product_tiles_pack.h"
 
 static pack_function *KERNEL_NAME(choose_pack_a)(const struct fuse_product_shape *shape)
 {
@@ -175,27 +253,73 @@ static pack_function *KERNEL_NAME(choose_pack_b)(const struct fuse_product_shape
     return shape->is_bfloat16 ? KERNEL_NAME(pack_b_rounded) : KERNEL_NAME(pack_b_float);
 }
 
-/* One strip of c: columns [0, columns) of it, `rows` rows. Each tile fetches some lines of what is packed next. */
-KERNEL_TARGET static void KERNEL_NAME(strip)(int64_t depth, int64_t rows, int64_t columns, const struct left *left,
-                                             const float *packed_b, bool add, const float *bias, float *c,
-                                             int64_t c_row, struct ahead *ahead)
+/* One strip of c: columns [0, columns) of it, `rows` rows, cut evenly. `tile` is the first one, but for what is fetched
+ * meanwhile; next_strip is where the strip that follows begins in c, or NULL. */
+KERNEL_TARGET static void KERNEL_NAME(strip)(struct tile tile, int64_t rows, int64_t columns, float *next_strip,
+                                             struct ahead *ahead)
 {
-    for (int64_t r = 0; r < rows; r += KERNEL_ROWS) {
-        const bool is_packed = r >= left->lying_rows;
-        const float *const a = is_packed ? left->packed + r * depth : left->lying + r * left->row;
-        const int64_t a_row = is_packed ? 0 : left->row;
-        float *const out = c + r * c_row;
-        fetch_ahead(ahead);
-        if (columns == TILE_WIDTH && rows - r >= KERNEL_ROWS)
-            KERNEL_NAME(tile)(depth, a, a_row, packed_b, add, bias, out, c_row);
-        else if (columns == TILE_WIDTH && rows - r == 2 * KERNEL_ROWS / 3)
-            KERNEL_NAME(two_thirds)(depth, a, packed_b, add, bias, out, c_row);
-        else if (columns == TILE_WIDTH && rows - r == KERNEL_ROWS / 3)
-            KERNEL_NAME(third)(depth, a, packed_b, add, bias, out, c_row);
+    tile_function *const *const tiles = tile.a_row != 0 ? KERNEL_NAME(direct) : KERNEL_NAME(packed);
+    const struct cut cut = cut_rows(rows, KERNEL_ROWS);
+    tile.next_fetches = KERNEL_ROWS * FETCH_STEPS / tile.count + 1;
+    for (int64_t i = 0; i < cut.tiles; i++) {
+        const int64_t here = tile_rows(cut, i);
+        const bool is_last = i + 1 == cut.tiles;
+        tile.next_c = is_last ? next_strip : tile.c + here * tile.c_row;
+        tile.next_rows = is_last && next_strip == NULL ? 0 : tile_rows(cut, is_last ? 0 : i + 1);
+        fetch_ahead(ahead, &tile);
+        if (columns == TILE_WIDTH)
+            tiles[here - 1](&tile);
         else
-            KERNEL_NAME(edge)
-        (depth, a, a_row, packed_b, add, bias, out, c_row, rows - r < KERNEL_ROWS ? rows - r : KERNEL_ROWS, columns);
+            KERNEL_NAME(edge)(tiles[here - 1], &tile, here, columns);
+        tile.a += tile.a_row != 0 ? here * tile.a_row : tile.count * KERNEL_ROWS;
+        tile.c += here * tile.c_row;
     }
+}
+
+/* Columns [begin, end) of c, in floats, for few rows and a column-major b, whose packing would cost as much as
+ * multiplying it: the tiles are c's transposes. b's columns, which are read as they lie and but once, from one end to
+ * the other, take a's place, and a's transpose is packed in b's. The sums are the same to the bit. */
+KERNEL_TARGET static void KERNEL_NAME(few_rows)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
+                                                const void *a, const void *b, const float *shared_b, const float *bias,
+                                                bool accumulate, float *c, int64_t c_row, float *packed_a)
+{
+    (void)shared_b;
+    const struct fuse_product_shape transposed = {.b_row = shape->a_column, .b_column = shape->a_row};
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
+    const int64_t width = (shape->m + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
+    const struct cut cut = cut_rows(end - begin, KERNEL_ROWS);
+    struct copy no_copy = {0};
+    float sums[KERNEL_ROWS * TILE_WIDTH] = {0};
+    for (int64_t k = 0; k < shape->k; k += block_depth)
+        KERNEL_NAME(pack_b_float)
+    (&transposed, fuse_product_a(shape, a, 0, k), k + block_depth < shape->k ? block_depth : shape->k - k, shape->m,
+     packed_a + k * width);
+    for (int64_t t = 0, j = begin; t < cut.tiles; j += tile_rows(cut, t++))
+        for (int64_t i = 0; i < shape->m; i += TILE_WIDTH) {
+            const int64_t columns = tile_rows(cut, t), rows = shape->m - i < TILE_WIDTH ? shape->m - i : TILE_WIDTH;
+            float *const out = c + i * c_row + j - begin;
+            for (int64_t q = 0; q < rows && accumulate; q++)
+                for (int64_t r = 0; r < columns; r++)
+                    sums[r * TILE_WIDTH + q] = out[q * c_row + r];
+            for (int64_t k = 0; k < shape->k; k += block_depth) {
+                const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
+                const struct tile tile = {.count = depth,
+                                          .a = fuse_product_b(shape, b, k, j),
+                                          .a_row = shape->b_column,
+                                          .b = packed_a + k * width + i * depth,
+                                          .add = k > 0 || accumulate,
+                                          .c = sums,
+                                          .c_row = TILE_WIDTH,
+                                          .copy = &no_copy};
+                KERNEL_NAME(direct)[columns - 1](&tile);
+                for (int64_t r = 0; r < columns && k == 0 && shape->has_bias; r++)
+                    for (int64_t q = 0; q < TILE_WIDTH; q++)
+                        sums[r * TILE_WIDTH + q] += bias[j + r];
+            }
+            for (int64_t q = 0; q < rows; q++)
+                for (int64_t r = 0; r < columns; r++)
+                    out[q * c_row + r] = sums[r * TILE_WIDTH + q];
+        }
 }
 
 /* Columns [begin, end) of c, in floats: the first of them at c; begin is a multiple of TILE_WIDTH if b is packed
@@ -208,41 +332,64 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
     const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
-    float *const own_b = workspace, *const packed_a = workspace + STRIPS * MAX_TILE_WIDTH * block_depth;
-    const bool lies_well = end - begin <= DIRECT_COLUMNS && shape->a_column == 1 && !shape->is_bfloat16;
+    /* Strips that are packed together: where b is read hardly faster than it is multiplied, in longer pieces. */
+    const int64_t group = comes_in_pieces(shape) && shape->m <= FEW_ROWS ? STRIPS * TILE_WIDTH : TILE_WIDTH;
+    float *own_b = workspace, *next_b = own_b + group * block_depth;
+    float *const packed_a = next_b + group * block_depth;
+    const bool a_lies_well = end - begin <= DIRECT_COLUMNS && shape->a_column == 1 && !shape->is_bfloat16;
+    struct copy copy = {0};
+    bool is_ready = false; /* this group, in own_b */
     for (int64_t k = 0; k < shape->k; k += block_depth) {
         const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
-        const bool add = k > 0 || accumulate;
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
-            const int64_t lying_rows = lies_well ? rows / KERNEL_ROWS * KERNEL_ROWS : 0;
-            const struct left left = {packed_a, fuse_product_a(shape, a, i, k), shape->a_row, lying_rows};
-            if (lying_rows < rows)
-                pack_a(shape, fuse_product_a(shape, a, i + lying_rows, k), rows - lying_rows, depth,
-                       packed_a + lying_rows * depth);
-            for (int64_t group = begin; group < end; group += STRIPS * TILE_WIDTH) {
-                const int64_t stop = group + STRIPS * TILE_WIDTH < end ? group + STRIPS * TILE_WIDTH : end;
-                const float *const packed_b = shared_b != NULL ? shared_b + k * shared_columns + group * depth : own_b;
-                const int64_t tiles = STRIPS * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
+            const int64_t tiles = (rows + KERNEL_ROWS - 1) / KERNEL_ROWS;
+            const void *const block = fuse_product_a(shape, a, i, k);
+            if (!a_lies_well)
+                pack_a(shape, block, rows, depth, packed_a);
+            for (int64_t first = begin; first < end; first += group) {
+                const int64_t stop = first + group < end ? first + group : end;
+                const int64_t strips = (stop - first + TILE_WIDTH - 1) / TILE_WIDTH;
+                const int64_t next = stop < end ? stop : begin;
+                const int64_t next_columns = end - next < group ? end - next : group;
+                const int64_t next_k = next > begin || i + block_rows < shape->m ? k : k + block_depth;
                 struct ahead ahead = {0};
-                if (shared_b != NULL) {
-                    if (shared_columns * shape->k > NEAR_FLOATS)
-                        ahead = look_ahead_packed(packed_b + (stop - group) * depth,
-                                                  end - stop < STRIPS * TILE_WIDTH ? end - stop : STRIPS * TILE_WIDTH,
-                                                  depth, tiles);
-                } else {
-                    pack_b(shape, fuse_product_b(shape, b, k, group), depth, stop - group, own_b);
-                    if (stop < end)
-                        ahead = look_ahead(shape, b, k, depth, stop, end, tiles, STRIPS * TILE_WIDTH);
-                    else if (i + block_rows < shape->m)
-                        ahead = look_ahead(shape, b, k, depth, begin, end, tiles, STRIPS * TILE_WIDTH);
-                    else
-                        ahead = look_ahead(shape, b, k + depth, block_depth, begin, end, tiles, STRIPS * TILE_WIDTH);
+                if (shared_b == NULL) {
+                    if (!is_ready)
+                        pack_b(shape, fuse_product_b(shape, b, k, first), depth, stop - first, own_b);
+                    is_ready = next_columns % TILE_WIDTH == 0 && next_k < shape->k &&
+                               plan_copy(shape, b, next_k, block_depth, next, next_columns / TILE_WIDTH, TILE_WIDTH,
+                                         next_b, strips * tiles * (depth / FETCH_STEPS), &copy);
+                    if (!is_ready)
+                        ahead = look_ahead(shape, b, next_k, block_depth, next, next_columns, strips * tiles);
                 }
-                for (int64_t j = group; j < stop; j += TILE_WIDTH)
+                for (int64_t j = first; j < stop; j += TILE_WIDTH) {
+                    struct tile tile = {.count = depth,
+                                        .a = a_lies_well ? block : packed_a,
+                                        .a_row = a_lies_well ? shape->a_row : 0,
+                                        .b = own_b + (j - first) * depth,
+                                        .add = k > 0 || accumulate,
+                                        .bias = k == 0 && shape->has_bias ? bias + j : NULL,
+                                        .c = c + i * c_row + j - begin,
+                                        .c_row = c_row,
+                                        .copy = &copy};
+                    if (shared_b != NULL) {
+                        tile.b = shared_b + k * shared_columns + j * depth;
+                        ahead = (struct ahead){0};
+                        if (j + TILE_WIDTH < end)
+                            ahead = look_ahead_packed(shape, tile.b + TILE_WIDTH * depth, depth, TILE_WIDTH, tiles);
+                    }
                     KERNEL_NAME(strip)
-                (depth, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH, &left, packed_b + (j - group) * depth, add,
-                 k == 0 && shape->has_bias ? bias + j : NULL, c + i * c_row + j - begin, c_row, &ahead);
+                    (tile, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH,
+                     j + TILE_WIDTH < end ? tile.c + TILE_WIDTH : NULL, &ahead);
+                }
+                while (copy.rows > 0)
+                    KERNEL_NAME(copy_row)(&copy);
+                if (is_ready) {
+                    float *const ready = next_b;
+                    next_b = own_b;
+                    own_b = ready;
+                }
             }
         }
     }
@@ -272,3 +419,12 @@ KERNEL_TARGET static void KERNEL_NAME(share_b)(const struct fuse_product_shape *
 #undef KERNEL_TARGET
 #undef KERNEL_LANES
 #undef KERNEL_ROWS
+#undef SHUFFLE
+#undef LOW_FLOATS
+#undef HIGH_FLOATS
+#undef LOW_PAIRS
+#undef HIGH_PAIRS
+#undef LOW_HALVES
+#undef HIGH_HALVES
+#undef EVEN_QUARTERS
+#undef ODD_QUARTERS

@@ -2,27 +2,32 @@
  *   PACK_NAME(stem)        the names' suffix
  *   PACK_SOURCE            the type of its numbers
  *   PACK_1(from)           one of them as a float
- *   PACK_4(from)           4 as a vector_4
- *   PACK_VECTOR(to, from)  KERNEL_LANES of them, to a float * */
+ *   PACK_VECTOR(from)      KERNEL_LANES of them, as a VECTOR */
 
-/* to (count, 4), rows to_stride apart, = from (4, count)^T, rows from_stride apart. */
+/* to (count, rows), rows to_stride apart, = from (rows <= KERNEL_LANES, count)^T, rows from_stride apart. Whole vectors
+ * are written, in the order of to's rows: where a row has no room for them (floats from its begin to the next one's),
+ * the next row covers what is too much, and the last is written float by float. */
 KERNEL_TARGET static inline __attribute__((always_inline)) void PACK_NAME(transpose)(const PACK_SOURCE *from,
-                                                                                     int64_t from_stride, int64_t count,
-                                                                                     float *to, int64_t to_stride)
+                                                                                     int64_t from_stride, int64_t rows,
+                                                                                     int64_t count, float *to,
+                                                                                     int64_t to_stride, int64_t room)
 {
+    const int64_t in_vectors = room < KERNEL_LANES ? count - 1 : count;
     int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const vector_4 a = PACK_4(from + i), b = PACK_4(from + from_stride + i);
-        const vector_4 c = PACK_4(from + 2 * from_stride + i), d = PACK_4(from + 3 * from_stride + i);
-        const vector_4 ab_low = SHUFFLE(a, b, 0, 4, 1, 5), ab_high = SHUFFLE(a, b, 2, 6, 3, 7);
-        const vector_4 cd_low = SHUFFLE(c, d, 0, 4, 1, 5), cd_high = SHUFFLE(c, d, 2, 6, 3, 7);
-        *(vector_4 *)(to + i * to_stride) = SHUFFLE(ab_low, cd_low, 0, 1, 4, 5);
-        *(vector_4 *)(to + (i + 1) * to_stride) = SHUFFLE(ab_low, cd_low, 2, 3, 6, 7);
-        *(vector_4 *)(to + (i + 2) * to_stride) = SHUFFLE(ab_high, cd_high, 0, 1, 4, 5);
-        *(vector_4 *)(to + (i + 3) * to_stride) = SHUFFLE(ab_high, cd_high, 2, 3, 6, 7);
+    while (in_vectors >= KERNEL_LANES && i < in_vectors) {
+        VECTOR block[KERNEL_LANES];
+        i = i + KERNEL_LANES <= in_vectors ? i : in_vectors - KERNEL_LANES; /* some once more rather than one by one */
+        UNROLL_16
+        for (int64_t j = 0; j < KERNEL_LANES; j++)
+            block[j] = j < rows ? PACK_VECTOR(from + j * from_stride + i) : (VECTOR){0};
+        KERNEL_NAME(transpose_block)(block);
+        UNROLL_16
+        for (int64_t j = 0; j < KERNEL_LANES; j++)
+            *(VECTOR *)(to + (i + j) * to_stride) = block[j];
+        i += KERNEL_LANES;
     }
     for (; i < count; i++)
-        for (int64_t j = 0; j < 4; j++)
+        for (int64_t j = 0; j < rows; j++)
             to[i * to_stride + j] = PACK_1(from + j * from_stride + i);
 }
 
@@ -40,8 +45,8 @@ KERNEL_TARGET static void PACK_NAME(pack_b)(const struct fuse_product_shape *sha
             for (int64_t s = 0; s < strips; s++) {
                 const PACK_SOURCE *const from = b + i * shape->b_row + s * TILE_WIDTH;
                 float *const at = to + s * strip_floats + i * TILE_WIDTH;
-                PACK_VECTOR(at, from);
-                PACK_VECTOR(at + KERNEL_LANES, from + KERNEL_LANES);
+                *(VECTOR *)at = PACK_VECTOR(from);
+                *(VECTOR *)(at + KERNEL_LANES) = PACK_VECTOR(from + KERNEL_LANES);
             }
         column = strips * TILE_WIDTH;
     }
@@ -57,63 +62,56 @@ KERNEL_TARGET static void PACK_NAME(pack_b)(const struct fuse_product_shape *sha
                     at[i * TILE_WIDTH + j] = PACK_1(from + i * shape->b_row + j);
             continue;
         }
-        int64_t j = 0;
-        for (; j + 4 <= here; j += 4)
-            PACK_NAME(transpose)(from + j * shape->b_column, shape->b_column, count, at + j, TILE_WIDTH);
-        for (; j < here; j++)
-            for (int64_t i = 0; i < count; i++)
-                at[i * TILE_WIDTH + j] = PACK_1(from + j * shape->b_column + i);
+        for (int64_t j = 0; j < here; j += KERNEL_LANES)
+            PACK_NAME(transpose)
+        (from + j * shape->b_column, shape->b_column, here - j < KERNEL_LANES ? here - j : KERNEL_LANES, count, at + j,
+         TILE_WIDTH, KERNEL_LANES);
     }
 }
 
-/* Rows [0, rows) of a over `count` of its columns, as tiles of (count, KERNEL_ROWS), missing rows zero. Pieces of
+/* Rows [0, rows) of a over `count` of its columns, cut as strip() does, as tiles of (count, KERNEL_ROWS). Pieces of
  * columns lie too far apart for the processor to foresee. */
 KERNEL_TARGET static void PACK_NAME(pack_a)(const struct fuse_product_shape *shape, const void *source, int64_t rows,
                                             int64_t count, float *to)
 {
     const PACK_SOURCE *const a = source;
-    const int64_t tile_floats = count * KERNEL_ROWS, whole = rows / KERNEL_ROWS * KERNEL_ROWS;
-    if (whole < rows)
-        memset(to + whole * count, 0, (size_t)tile_floats * sizeof(float));
-    if (shape->a_column != 1) {
-        for (int64_t i = 0; i < count; i++) {
-            const PACK_SOURCE *const from = a + i * shape->a_column;
-            float *const at = to + i * KERNEL_ROWS;
-            for (int64_t r = 0; i + ROWS_AHEAD < count && r < rows; r += LINE_BYTES / (int64_t)sizeof(from[0]))
-                __builtin_prefetch(from + ROWS_AHEAD * shape->a_column + r, 0, 3);
-            int64_t first = 0;
-#if KERNEL_LANES >= KERNEL_ROWS
-            /* A vector is more than a column of a tile: the next column covers what is too much, the last has none. */
-            for (; i + 1 < count && first + KERNEL_LANES <= rows && first < whole; first += KERNEL_ROWS)
-                PACK_VECTOR(at + first * count, from + first);
-#endif
-            for (int64_t r = first; r < whole; r += KERNEL_ROWS) {
-                int64_t j = 0;
-                for (; j + 4 <= KERNEL_ROWS; j += 4)
-                    *(vector_4 *)(at + r * count + j) = PACK_4(from + r + j);
-                for (; j < KERNEL_ROWS; j++)
-                    at[r * count + j] = PACK_1(from + r + j);
-            }
-            for (int64_t r = whole; r < rows; r++)
-                at[whole * count + r - whole] = PACK_1(from + r);
+    const int64_t tile_floats = count * KERNEL_ROWS;
+    const struct cut cut = cut_rows(rows, KERNEL_ROWS);
+    if (shape->a_column == 1) {
+        const PACK_SOURCE *from = a;
+        for (int64_t t = 0; t < cut.tiles; t++) {
+            const int64_t here = tile_rows(cut, t);
+            /* the later rows first: what they write too much, the earlier ones cover */
+            for (int64_t r = (here - 1) / KERNEL_LANES * KERNEL_LANES; r >= 0; r -= KERNEL_LANES)
+                PACK_NAME(transpose)
+            (from + r * shape->a_row, shape->a_row, here - r < KERNEL_LANES ? here - r : KERNEL_LANES, count,
+             to + t * tile_floats + r, KERNEL_ROWS, KERNEL_ROWS - r);
+            from += here * shape->a_row;
         }
         return;
     }
-    for (int64_t first = 0; first < rows; first += KERNEL_ROWS) {
-        const PACK_SOURCE *const from = a + first * shape->a_row;
-        float *const at = to + first * count;
-        const int64_t here = rows - first < KERNEL_ROWS ? rows - first : KERNEL_ROWS;
-        int64_t r = 0;
-        for (; r + 4 <= here; r += 4)
-            PACK_NAME(transpose)(from + r * shape->a_row, shape->a_row, count, at + r, KERNEL_ROWS);
-        for (; r < here; r++)
-            for (int64_t i = 0; i < count; i++)
-                at[i * KERNEL_ROWS + r] = PACK_1(from + r * shape->a_row + i);
+    const int64_t in_vectors = (KERNEL_ROWS + KERNEL_LANES - 1) / KERNEL_LANES * KERNEL_LANES;
+    for (int64_t i = 0; i < count; i++) {
+        const PACK_SOURCE *from = a + i * shape->a_column;
+        float *at = to + i * KERNEL_ROWS;
+        for (int64_t r = 0; i + ROWS_AHEAD < count && r < rows; r += LINE_BYTES / (int64_t)sizeof(from[0]))
+            __builtin_prefetch(from + ROWS_AHEAD * shape->a_column + r, 0, 3);
+        for (int64_t t = 0; t < cut.tiles; t++) {
+            const int64_t here = tile_rows(cut, t);
+            /* Whole vectors, up to where the next column's rows end: it also covers what is written too much. */
+            if (i + 1 < count && in_vectors <= shape->a_column + here)
+                for (int64_t j = 0; j < in_vectors; j += KERNEL_LANES)
+                    *(VECTOR *)(at + j) = PACK_VECTOR(from + j);
+            else
+                for (int64_t j = 0; j < here; j++)
+                    at[j] = PACK_1(from + j);
+            at += tile_floats;
+            from += here;
+        }
     }
 }
 
 #undef PACK_NAME
 #undef PACK_SOURCE
 #undef PACK_1
-#undef PACK_4
 #undef PACK_VECTOR
