@@ -2,6 +2,7 @@
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -286,6 +287,27 @@ class Memory(Case):
             heap = [int(line) for line in self.read("heap").split()]
             self.assertGreater(len(heap), 1000)
             self.assertEqual(heap[20], heap[-5], mode)
+
+
+class Threads(Case):
+    def display(self, **variables):
+        """What GCC's OpenMP runtime says of itself when it is loaded, if that is what this build has."""
+        environment = {key: value for key, value in self.environment().items()
+                       if key not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")}
+        done = self.fuserun("t.ini", "run.overwrite=yes", "run.threads=2",
+                            environment=environment | {"OMP_DISPLAY_ENV": "verbose"} | variables)
+        found = re.search(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+        if found is None:
+            self.skipTest("this build has no OpenMP, or another one than GCC's")
+        return int(found.group(1))
+
+    def test_waiting_threads_spin_a_little_unless_the_user_says_otherwise(self):
+        self.make_classes()
+        self.classes_config(steps=2, batch_size=8)
+        self.assertEqual(self.display(), 3000)
+        self.assertEqual(self.display(GOMP_SPINCOUNT="7"), 7)
+        self.assertEqual(self.display(OMP_WAIT_POLICY="passive"), 0)
+        self.assertGreater(self.display(OMP_WAIT_POLICY="active"), 3000)
 
 
 class Records(Case):
