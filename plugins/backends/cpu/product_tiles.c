@@ -184,9 +184,18 @@ static inline int64_t tile_rows(struct cut cut, int64_t tile)
 typedef void pack_function(const struct fuse_product_shape *shape, const void *from, int64_t size, int64_t other_size,
                            float *to);
 
+/* Not under sanitizers, whose checks would make compiling this take minutes. */
 #if defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
+#define UNROLL_8 _Pragma("clang loop unroll(disable)")
+#define UNROLL_16 _Pragma("clang loop unroll(disable)")
+#else
 #define UNROLL_8 _Pragma("clang loop unroll_count(8)")
 #define UNROLL_16 _Pragma("clang loop unroll(full)")
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define UNROLL_8 _Pragma("GCC unroll 1")
+#define UNROLL_16 _Pragma("GCC unroll 1")
 #else
 #define UNROLL_8 _Pragma("GCC unroll 8")
 #define UNROLL_16 _Pragma("GCC unroll 16")
