@@ -18,7 +18,8 @@
 
 #define MOST_TENSORS 4096
 #define MOST_THREADS 4096
-#define STREAM_FLOATS ((int64_t)64 << 20) /* 256 MiB an array: far past any cache */
+#define STREAM_FLOATS ((int64_t)256 << 20) /* 1 GiB an array: far past any cache, of which there are some of 480 MiB   \
+                                            */
 /* What a stream moves while it is timed: about as much as an update of ViT-L/16, so that neither finds a quiet moment
  * more easily. */
 #define STREAM_BYTES ((int64_t)8 << 30)
@@ -112,6 +113,7 @@ enum { MOST_ARRAYS = 4 };
  * or J. McCalpin's triad. */
 struct pattern {
     const char *name;
+    int array_count;
     int bytes; /* an element, read and written; not the line that is read only to be written over */
     void (*sweep)(float *const *arrays, int64_t begin, int64_t end);
 };
@@ -156,31 +158,33 @@ static void sweep_triad(float *const *arrays, int64_t begin, int64_t end)
 }
 
 static const struct pattern patterns[] = {
-    {"one_in_place", 8, sweep_one},
-    {"three_in_place", 24, sweep_three},
-    {"three_in_place_one_read", 28, sweep_update},
-    {"triad", 12, sweep_triad},
+    {"one_in_place", 1, 8, sweep_one},
+    {"three_in_place", 3, 24, sweep_three},
+    {"three_in_place_one_read", 4, 28, sweep_update},
+    {"triad", 3, 12, sweep_triad},
 };
 
-/* Bytes a second of some sweeps. */
-static double sweep_rate(const struct pattern *pattern, float *const *arrays, int threads)
+/* Bytes a second of some sweeps over arrays of `count`. */
+static double sweep_rate(const struct pattern *pattern, float *const *arrays, int64_t count, int threads)
 {
-    const int64_t bytes = pattern->bytes * (STREAM_FLOATS / threads * threads), sweeps = STREAM_BYTES / bytes + 1;
+    const int64_t each = count / threads, bytes = pattern->bytes * each * threads, sweeps = STREAM_BYTES / bytes + 1;
     const double begin = fuse_bench_seconds();
     for (int64_t i = 0; i < sweeps; i++) {
 #pragma omp parallel for num_threads(threads) schedule(static)
         for (int part = 0; part < threads; part++)
-            pattern->sweep(arrays, STREAM_FLOATS / threads * part, STREAM_FLOATS / threads * (part + 1));
+            pattern->sweep(arrays, each * part, each * (part + 1));
     }
     return (double)(sweeps * bytes) / (fuse_bench_seconds() - begin);
 }
 
-/* The best of the patterns, each once. */
-static double stream_rate(float *const *arrays, int threads)
+/* The best of the patterns that go through no more arrays than there are, each once. */
+static double stream_rate(float *const *arrays, int array_count, int64_t count, int threads)
 {
     double best = 0;
     for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
-        const double rate = sweep_rate(&patterns[p], arrays, threads);
+        if (patterns[p].array_count > array_count)
+            continue;
+        const double rate = sweep_rate(&patterns[p], arrays, count, threads);
         best = rate > best ? rate : best;
     }
     return best;
@@ -195,7 +199,7 @@ static void measure_stream(struct device *device, int threads)
         arrays[i] = new_floats(device, STREAM_FLOATS);
     for (int i = 0; i < STREAM_REPEATS; i++)
         for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++) {
-            const double rate = sweep_rate(&patterns[p], arrays, threads);
+            const double rate = sweep_rate(&patterns[p], arrays, STREAM_FLOATS, threads);
             best[p] = rate > best[p] ? rate : best[p];
         }
     for (size_t p = 0; p < sizeof(patterns) / sizeof(patterns[0]); p++)
@@ -316,9 +320,10 @@ static void read_tensors(const char *text, struct tensors *tensors)
     }
 }
 
-/* Parameters, gradients and states lie as the program lays them: each kind's tensors one behind the other. With streams
- * (else NULL), before each update that counts, what they reach at that moment. */
-static void measure_update(struct device *device, const char *rule_file, const char *text, float *const *streams,
+/* Parameters, gradients and states lie as the program lays them: each kind's tensors one behind the other. With
+ * streams, before each update that counts, what they reach at that moment in the very same memory: a cache of hundreds
+ * of MiB keeps some of what was used last, and both find as little of it there. */
+static void measure_update(struct device *device, const char *rule_file, const char *text, bool has_streams,
                            int threads)
 {
     static struct tensors tensors;
@@ -357,10 +362,14 @@ static void measure_update(struct device *device, const char *rule_file, const c
                                         .scalars = scalars,
                                         .count = tensors.counts[t]};
     }
+    /* The last one is only read: a second moment, which has a sign. */
+    float *arrays[2 + FUSERUN_MAX_STATES] = {param, grad};
+    memcpy(arrays + 2, state, rule->state_count * sizeof state[0]);
     const int inner = tensors.element_count < 1000000 ? 1000 : 1;
     for (int i = 0; i <= REPEATS; i++) { /* the first warms up */
-        if (streams != NULL && i > 0)
-            printf("stream_bytes_per_s %.6g\n", stream_rate(streams, threads));
+        if (has_streams && i > 0)
+            printf("stream_bytes_per_s %.6g\n",
+                   stream_rate(arrays, 2 + (int)rule->state_count, tensors.element_count, threads));
         const double begin = fuse_bench_seconds();
         for (int j = 0; j < inner; j++)
             must(device,
@@ -370,16 +379,6 @@ static void measure_update(struct device *device, const char *rule_file, const c
     }
     printf("elements %lld\nbytes_per_element %u\n", (long long)tensors.element_count, 12 + 8 * rule->state_count);
     device->backend->discard_rule(device->instance, compiled);
-}
-
-static void measure_bandwidth(struct device *device, const char *rule_file, const char *text, int threads)
-{
-    float *arrays[MOST_ARRAYS];
-    for (int i = 0; i < MOST_ARRAYS; i++)
-        arrays[i] = new_floats(device, STREAM_FLOATS);
-    measure_update(device, rule_file, text, arrays, threads);
-    for (int i = 0; i < MOST_ARRAYS; i++)
-        free_floats(device, arrays[i], STREAM_FLOATS);
 }
 
 int main(int count, char **arguments)
@@ -396,10 +395,8 @@ int main(int count, char **arguments)
         measure_stream(&device, threads);
     else if (strcmp(command, "products") == 0)
         measure_products(&device, atoll(arguments[3]));
-    else if (is_update)
-        measure_update(&device, arguments[3], arguments[4], NULL, threads);
     else
-        measure_bandwidth(&device, arguments[3], arguments[4], threads);
+        measure_update(&device, arguments[3], arguments[4], is_bandwidth, threads);
     device.backend->close(device.instance);
     return 0;
 }
