@@ -309,6 +309,37 @@ static struct fuse_op dw_sum_op(const struct shape *s, int64_t rows, int64_t cou
 }
 
 /* The sum over micro-batches has the bits of one LINEAR_DW after another, the last micro-batch as long or shorter. */
+/* Threads pack parts of x for each other, or for themselves where another is still at it: which depends on their
+ * speeds, so a gradient of many panels, one strip wide and several blocks deep, is made many times by more threads than
+ * there are cores. */
+static void test_weight_gradient_many_times(void **state)
+{
+    (void)state;
+    static const struct shape hard[] = {{600, 512, 32}, {70, 2048, 65}};
+    for (size_t i = 0; i < sizeof(hard) / sizeof(hard[0]) && !fuse_rig_is_device(&rigs[0]); i++) {
+        struct numbers numbers;
+        make_numbers(&numbers, &hard[i]);
+        const void *const inputs[] = {numbers.dy, numbers.x};
+        float *const once = new_output(numbers.w_count, NOT_FILLED);
+        float *const again = new_output(numbers.w_count, NOT_FILLED);
+        const struct fuse_op op = dw_op(&hard[i], 0);
+        struct fuse_rig many;
+        fuse_rig_open(&many, 7);
+        fuse_rig_run(&rigs[0], &op, inputs, (void *[]){once}, NULL, NULL);
+        for (int turn = 0; turn < 100; turn++) {
+            memset(again, 0xff, (size_t)numbers.w_count * sizeof(float));
+            fuse_rig_run(&many, &op, inputs, (void *[]){again}, NULL, NULL);
+            if (memcmp(once, again, (size_t)numbers.w_count * sizeof(float)) != 0)
+                fail_msg("(%lld, %lld, %lld): turn %d on 7 threads gives other bits than 1", (long long)hard[i].batch,
+                         (long long)hard[i].n, (long long)hard[i].k, turn);
+        }
+        fuse_rig_close(&many);
+        fuse_guarded_free(once, (size_t)numbers.w_count * sizeof(float));
+        fuse_guarded_free(again, (size_t)numbers.w_count * sizeof(float));
+        free_numbers(&numbers);
+    }
+}
+
 static void test_weight_gradient_over_micro_batches(void **state)
 {
     (void)state;
@@ -574,6 +605,7 @@ int main(void)
         cmocka_unit_test(test_forward),
         cmocka_unit_test(test_input_gradient),
         cmocka_unit_test(test_weight_gradient),
+        cmocka_unit_test(test_weight_gradient_many_times),
         cmocka_unit_test(test_weight_gradient_over_micro_batches),
         cmocka_unit_test(test_panel_sizes),
         cmocka_unit_test(test_bias_gradient),

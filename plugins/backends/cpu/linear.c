@@ -121,7 +121,7 @@ struct panels {
     struct fuse_values dy, x, earlier_dy, earlier_x;
     float *out;
     char *workspace;
-    float *shared_x; /* packed; NULL: not */
+    void *shared_x; /* the present one, for our own tiles; NULL: not shared */
     const struct fuse_panel_hook *hook;
     struct fuse_error *error;
     int status; /* the first failure's; written under a compare and swap */
@@ -144,7 +144,7 @@ static int sum_products(const struct panels *run, int worker, int64_t begin, boo
                                 run->x.at, NULL, out, workspace, error);
     struct fuse_product_shape shape = self->shared;
     shape.m = is_short ? self->n - begin : self->panel_rows;
-    fuse_tiles_product_shared(&shape, fuse_values_at(run->dy, begin), run->shared_x, out, workspace);
+    fuse_tiles_product_shared(&shape, worker, fuse_values_at(run->dy, begin), run->x.at, run->shared_x, out, workspace);
     return FUSERUN_OK;
 }
 
@@ -182,9 +182,10 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
                          .error = error,
                          .status = FUSERUN_OK};
     const struct panels *const context = &run;
+    (void)cpu;
     if (self->shares_x) {
-        run.shared_x = (float *)(void *)(run.workspace + (uint64_t)self->worker_count * self->workspace_bytes);
-        fuse_tiles_share_b(&self->shared, cpu->thread_count, run.x.at, run.shared_x);
+        run.shared_x = run.workspace + (uint64_t)self->worker_count * self->workspace_bytes;
+        fuse_tiles_share_b(&self->shared, run.shared_x);
     }
     fuse_threads_tasks(self->worker_count, self->panel_count, form_panel, &context);
     return run.status;

@@ -2,6 +2,7 @@
  * block of a stays in the second-level cache, a strip of b, one tile wide, in the first, a tile of c in registers. */
 #include "product_tiles.h"
 #include "bfloat16.h"
+#include "product_tiles_ahead.h"
 #include "threads.h"
 
 #include <string.h>
@@ -11,6 +12,7 @@
 #define FEW_ROWS 64       /* of c; for more it pays to pack a column-major b */
 #define BLOCK_COLUMNS 512 /* a multiple of every tile's columns */
 #define MAX_TILE_WIDTH 32
+#define MIN_TILE_WIDTH 8
 #define STRIPS 4           /* of a row-major b, packed side by side for few rows */
 #define DIRECT_COLUMNS 128 /* of c; for no more, packing a row-major a costs more than it saves */
 #define PART_ROWS 12       /* threads share c in multiples of every tile's rows, */
@@ -26,29 +28,13 @@ static int64_t block_size(int64_t size, int64_t most, int64_t multiple)
     return (even + multiple - 1) / multiple * multiple;
 }
 
-#define LINE_BYTES 64
 #define NEAR_FLOATS 262144 /* of a b that stays in a core's caches */
-#define ROWS_AHEAD 8       /* of a column-major a or a row-major b, fetched while it is packed */
-#define FETCH_STEPS 16     /* of a tile, between which lines are fetched */
 
 /* Whether a row-major b comes from memory, and strips of it may be packed together. */
 static bool comes_in_pieces(const struct fuse_product_shape *shape)
 {
     return shape->b_column == 1 && shape->n * shape->k > NEAR_FLOATS;
 }
-
-/* Strips of a row-major b that are packed while the ones before them are multiplied: `each` rows for FETCH_STEPS steps.
- * Rows lie too far apart for the processor to foresee, and may crowd a few sets of its caches: so they are fetched a
- * few rows ahead and no more, `ahead` floats from the one that is copied; behind the last come the first ones beside
- * them. */
-struct copy {
-    const float *from;
-    int64_t row; /* floats from one to the next */
-    float *to;
-    int64_t strips, strip; /* floats of to from one to the next */
-    int64_t rows, each;    /* that are left, and that are copied at a time */
-    int64_t ahead, ahead_at_end;
-};
 
 /* One tile of c, and what is fetched from memory while it is made. */
 struct tile {
@@ -60,104 +46,13 @@ struct tile {
     const float *bias;
     float *c;
     int64_t c_row;
-    const char *fetch; /* the first of `fetches` lines for FETCH_STEPS steps, fetch_stride apart */
-    int64_t fetches, fetch_stride;
+    struct fetch fetch;
     const float *next_c; /* so many rows of the c that is made next: next_fetches of them for FETCH_STEPS steps */
     int64_t next_rows, next_fetches;
     struct copy *copy; /* as far as it has come */
 };
 
 typedef void tile_function(const struct tile *tile);
-
-/* Lines of the b that is multiplied next, fetched while this strip is computed: b is a weight, which comes from memory,
- * and its rows lie too far apart for the processor to foresee. All rows' first lines, then all rows' second ones. */
-struct ahead {
-    const char *at;
-    int64_t stride_bytes, rows, lines;
-    int64_t row, line;
-    int64_t lines_at_once; /* before a tile, where there are more lines than tiles */
-    int64_t fetches, runs; /* of a tile: so many runs of so many rows */
-};
-
-static inline struct ahead plan_ahead(const void *at, int64_t stride_bytes, int64_t rows, int64_t lines, int64_t depth,
-                                      int64_t tiles)
-{
-    const int64_t runs = depth / FETCH_STEPS > 0 ? depth / FETCH_STEPS : 1;
-    const int64_t line_runs = tiles > lines ? tiles / lines * runs : runs;
-    return (struct ahead){
-        .at = at,
-        .stride_bytes = stride_bytes,
-        .rows = rows,
-        .lines = lines,
-        .lines_at_once = (lines - 1) / tiles,
-        .fetches = (rows + line_runs - 1) / line_runs,
-        .runs = runs,
-    };
-}
-
-/* What fetches columns [begin, begin + columns) of `depth` rows of b from row k on, while `tiles` tiles are made. */
-static inline struct ahead look_ahead(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
-                                      int64_t begin, int64_t columns, int64_t tiles)
-{
-    const int64_t rows = shape->k - k < depth ? shape->k - k : depth;
-    if (rows <= 0)
-        return (struct ahead){0};
-    const bool is_row_major = shape->b_column == 1;
-    const int64_t size = (int64_t)(shape->b_is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
-    return plan_ahead(fuse_product_b(shape, b, k, begin), (is_row_major ? shape->b_row : shape->b_column) * size,
-                      is_row_major ? rows : columns,
-                      ((is_row_major ? columns : rows) * size + LINE_BYTES - 1) / LINE_BYTES, depth, tiles);
-}
-
-/* What copies the strips from column `begin` on, `depth` rows from row k on, during so many runs of FETCH_STEPS steps;
- * or false if they are to be packed at once. */
-static inline bool plan_copy(const struct fuse_product_shape *shape, const void *b, int64_t k, int64_t depth,
-                             int64_t begin, int64_t strips, int64_t width, float *to, int64_t runs, struct copy *copy)
-{
-    if (shape->b_column != 1 || shape->is_bfloat16 || runs == 0)
-        return false;
-    const int64_t rows = shape->k - k < depth ? shape->k - k : depth;
-    *copy = (struct copy){.from = fuse_product_b(shape, b, k, begin),
-                          .row = shape->b_row,
-                          .to = to,
-                          .strips = strips,
-                          .strip = rows * width,
-                          .rows = rows,
-                          .each = (rows + runs - 1) / runs,
-                          .ahead = ROWS_AHEAD * shape->b_row,
-                          .ahead_at_end = (ROWS_AHEAD - rows) * shape->b_row + strips * width};
-    return true;
-}
-
-/* The same for a strip of `depth` rows that is packed already. */
-static inline struct ahead look_ahead_packed(const struct fuse_product_shape *shape, const float *strip, int64_t depth,
-                                             int64_t width, int64_t tiles)
-{
-    if (shape->n * shape->k <= NEAR_FLOATS)
-        return (struct ahead){0};
-    return plan_ahead(strip, LINE_BYTES, depth * width * (int64_t)sizeof(float) / LINE_BYTES, 1, depth, tiles);
-}
-
-/* What this tile fetches of it. */
-static inline void fetch_ahead(struct ahead *ahead, struct tile *tile)
-{
-    tile->fetches = 0;
-    if (ahead->line >= ahead->lines)
-        return;
-    for (int64_t more = ahead->lines_at_once; more > 0 && ahead->line + 1 < ahead->lines; more--) {
-        for (int64_t row = 0; row < ahead->rows; row++)
-            __builtin_prefetch(ahead->at + ahead->line * LINE_BYTES + row * ahead->stride_bytes, 0, 2);
-        ahead->line++;
-    }
-    tile->fetches = ahead->fetches;
-    tile->fetch = ahead->at + ahead->line * LINE_BYTES + ahead->row * ahead->stride_bytes;
-    tile->fetch_stride = ahead->stride_bytes;
-    ahead->row += ahead->fetches * ahead->runs;
-    if (ahead->row >= ahead->rows) {
-        ahead->row = 0;
-        ahead->line++;
-    }
-}
 
 /* Rows cut into as few tiles as possible, whose heights differ by one at most: `tall` of height + 1, then the rest. */
 struct cut {
@@ -223,15 +118,12 @@ typedef void pack_function(const struct fuse_product_shape *shape, const void *f
 #endif
 
 typedef void columns_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const void *a,
-                              const void *b, const float *shared_b, const float *bias, bool accumulate, float *c,
+                              const void *b, const struct shared *shared, const float *bias, bool accumulate, float *c,
                               int64_t c_row, float *workspace);
-typedef void share_function(const struct fuse_product_shape *shape, int64_t begin, int64_t end, const void *b,
-                            float *shared_b);
 
 struct loops {
     columns_function *columns;
     columns_function *few_rows;
-    share_function *share_b;
 };
 
 static bool has_avx512(void)
@@ -248,11 +140,11 @@ static struct loops choose(void)
 {
 #if defined(__x86_64__)
     if (has_avx512())
-        return (struct loops){columns_avx512, few_rows_avx512, share_b_avx512};
+        return (struct loops){columns_avx512, few_rows_avx512};
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return (struct loops){columns_avx2, few_rows_avx2, share_b_avx2};
+        return (struct loops){columns_avx2, few_rows_avx2};
 #endif
-    return (struct loops){columns_plain, few_rows_plain, share_b_plain};
+    return (struct loops){columns_plain, few_rows_plain};
 }
 
 static double multiplications(const struct fuse_product_shape *shape)
@@ -395,34 +287,38 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
 
 /* ---- products with the same b -------------------------------------------------------------------------------- */
 
-uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape)
+/* Of the strips alone. */
+static uint64_t shared_strip_bytes(const struct fuse_product_shape *shape)
 {
     const uint64_t columns = (uint64_t)((shape->n + MAX_TILE_WIDTH - 1) / MAX_TILE_WIDTH * MAX_TILE_WIDTH);
     return columns * (uint64_t)shape->k * sizeof(float);
 }
 
-struct share {
-    const struct fuse_product_shape *shape;
-    share_function *share_b;
-    const void *b;
-    float *shared_b;
-};
-
-static void share_range(const void *context, int64_t begin, int64_t end)
+static uint64_t state_count(const struct fuse_product_shape *shape)
 {
-    const struct share *const self = context;
-    self->share_b(self->shape, begin, end, self->b, self->shared_b);
+    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
+    return (uint64_t)((shape->k + block_depth - 1) / block_depth * (shape->n / MIN_TILE_WIDTH + 1));
 }
 
-void fuse_tiles_share_b(const struct fuse_product_shape *shape, int thread_count, const void *b, float *shared_b)
+uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape)
 {
-    const struct share self = {shape, choose().share_b, b, shared_b};
-    fuse_threads_split(thread_count, shape->n, MAX_TILE_WIDTH, FUSE_SERIAL_ELEMENTS / shape->k, share_range, &self);
+    return shared_strip_bytes(shape) + (state_count(shape) + 63) / 64 * 64;
 }
 
-void fuse_tiles_product_shared(const struct fuse_product_shape *shape, const void *a, const float *shared_b, float *c,
-                               void *workspace)
+static unsigned char *shared_states(const struct fuse_product_shape *shape, void *shared_b)
 {
-    choose().columns(shape, 0, shape->n, a, NULL, shared_b, NULL, shape->accumulate, c, fuse_product_c_row(shape),
+    return (unsigned char *)shared_b + shared_strip_bytes(shape);
+}
+
+void fuse_tiles_share_b(const struct fuse_product_shape *shape, void *shared_b)
+{
+    memset(shared_states(shape, shared_b), STRIP_FREE, state_count(shape));
+}
+
+void fuse_tiles_product_shared(const struct fuse_product_shape *shape, int worker, const void *a, const void *b,
+                               void *shared_b, float *c, void *workspace)
+{
+    const struct shared shared = {.packed = shared_b, .states = shared_states(shape, shared_b), .worker = worker};
+    choose().columns(shape, 0, shape->n, a, b, &shared, NULL, shape->accumulate, c, fuse_product_c_row(shape),
                      workspace);
 }

@@ -162,13 +162,13 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
     const float *a = tile->a, *b = tile->b;
     float *const c = tile->c;
     const int64_t c_row = tile->c_row;
-    const char *fetch = tile->fetch;
+    const char *fetch = tile->fetch.at;
     const float *next_c = tile->next_c;
     int64_t next_rows = tile->next_rows;
     int64_t left = tile->count;
     EACH_ROW(ZERO)
     for (; left >= FETCH_STEPS; left -= FETCH_STEPS) {
-        for (int64_t i = 0; i < tile->fetches; i++, fetch += tile->fetch_stride)
+        for (int64_t i = 0; i < tile->fetch.count; i++, fetch += tile->fetch.stride_bytes)
             __builtin_prefetch(fetch, 0, 2);
         for (int64_t i = 0; i < tile->next_fetches && next_rows > 0; i++, next_rows--, next_c += c_row)
             __builtin_prefetch(next_c, 1, 3), __builtin_prefetch(next_c + TILE_WIDTH - 1, 1, 3);
@@ -266,7 +266,7 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(struct tile tile, int64_t rows, int
         const bool is_last = i + 1 == cut.tiles;
         tile.next_c = is_last ? next_strip : tile.c + here * tile.c_row;
         tile.next_rows = is_last && next_strip == NULL ? 0 : tile_rows(cut, is_last ? 0 : i + 1);
-        fetch_ahead(ahead, &tile);
+        tile.fetch = fetch_ahead(ahead);
         if (columns == TILE_WIDTH)
             tiles[here - 1](&tile);
         else
@@ -280,10 +280,11 @@ KERNEL_TARGET static void KERNEL_NAME(strip)(struct tile tile, int64_t rows, int
  * multiplying it: the tiles are c's transposes. b's columns, which are read as they lie and but once, from one end to
  * the other, take a's place, and a's transpose is packed in b's. The sums are the same to the bit. */
 KERNEL_TARGET static void KERNEL_NAME(few_rows)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                                const void *a, const void *b, const float *shared_b, const float *bias,
-                                                bool accumulate, float *c, int64_t c_row, float *packed_a)
+                                                const void *a, const void *b, const struct shared *shared,
+                                                const float *bias, bool accumulate, float *c, int64_t c_row,
+                                                float *packed_a)
 {
-    (void)shared_b;
+    (void)shared;
     const struct fuse_product_shape transposed = {.b_row = shape->a_column, .b_column = shape->a_row};
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
     const int64_t width = (shape->m + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
@@ -322,92 +323,88 @@ KERNEL_TARGET static void KERNEL_NAME(few_rows)(const struct fuse_product_shape 
         }
 }
 
-/* Columns [begin, end) of c, in floats: the first of them at c; begin is a multiple of TILE_WIDTH if b is packed
- * already (shared_b, else NULL). */
+/* Columns [begin, end) of c, in floats: the first of them at c. With shared strips (else NULL) these are all columns.
+ */
 KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                               const void *a, const void *b, const float *shared_b, const float *bias,
-                                               bool accumulate, float *c, int64_t c_row, float *workspace)
+                                               const void *a, const void *b, const struct shared *shared,
+                                               const float *bias, bool accumulate, float *c, int64_t c_row,
+                                               float *workspace)
 {
     pack_function *const pack_a = KERNEL_NAME(choose_pack_a)(shape), *const pack_b = KERNEL_NAME(choose_pack_b)(shape);
     const int64_t block_rows = block_size(shape->m, BLOCK_ROWS, KERNEL_ROWS);
     const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
-    const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
     /* Strips that are packed together: where b is read hardly faster than it is multiplied, in longer pieces. */
-    const int64_t group = comes_in_pieces(shape) && shape->m <= FEW_ROWS ? STRIPS * TILE_WIDTH : TILE_WIDTH;
-    float *own_b = workspace, *next_b = own_b + group * block_depth;
-    float *const packed_a = next_b + group * block_depth;
+    const int64_t group =
+        comes_in_pieces(shape) && shape->m <= FEW_ROWS && shared == NULL ? STRIPS * TILE_WIDTH : TILE_WIDTH;
+    const int64_t groups = (end - begin + group - 1) / group;
+    const struct order order = {.shape = shape,
+                                .b = b,
+                                .shared = shared,
+                                .width = TILE_WIDTH,
+                                .begin = begin,
+                                .end = end,
+                                .group = group,
+                                .groups = groups,
+                                .turn = shared == NULL ? 0 : shared->worker * groups / shape->worker_count,
+                                .row_blocks = (shape->m + block_rows - 1) / block_rows,
+                                .block_depth = block_depth};
+    float *room = workspace, *next_room = room + group * block_depth;
+    float *const packed_a = next_room + group * block_depth;
     const bool a_lies_well = end - begin <= DIRECT_COLUMNS && shape->a_column == 1 && !shape->is_bfloat16;
     struct copy copy = {0};
-    bool is_ready = false; /* this group, in own_b */
-    for (int64_t k = 0; k < shape->k; k += block_depth) {
-        const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
+    int64_t number = 0; /* of the strips, in their order */
+    struct strips here = strips_at(&order, number);
+    for (int64_t k = 0; k < shape->k; k += block_depth)
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
-            const int64_t tiles = (rows + KERNEL_ROWS - 1) / KERNEL_ROWS;
             const void *const block = fuse_product_a(shape, a, i, k);
             if (!a_lies_well)
-                pack_a(shape, block, rows, depth, packed_a);
-            for (int64_t first = begin; first < end; first += group) {
-                const int64_t stop = first + group < end ? first + group : end;
-                const int64_t strips = (stop - first + TILE_WIDTH - 1) / TILE_WIDTH;
-                const int64_t next = stop < end ? stop : begin;
-                const int64_t next_columns = end - next < group ? end - next : group;
-                const int64_t next_k = next > begin || i + block_rows < shape->m ? k : k + block_depth;
-                struct ahead ahead = {0};
-                if (shared_b == NULL) {
-                    if (!is_ready)
-                        pack_b(shape, fuse_product_b(shape, b, k, first), depth, stop - first, own_b);
-                    is_ready = next_columns % TILE_WIDTH == 0 && next_k < shape->k &&
-                               plan_copy(shape, b, next_k, block_depth, next, next_columns / TILE_WIDTH, TILE_WIDTH,
-                                         next_b, strips * tiles * (depth / FETCH_STEPS), &copy);
-                    if (!is_ready)
-                        ahead = look_ahead(shape, b, next_k, block_depth, next, next_columns, strips * tiles);
+                pack_a(shape, block, rows, here.depth, packed_a);
+            for (int64_t g = 0; g < groups; g++) {
+                if (here.packed == NULL) {
+                    take_strips(&order, &here, room);
+                    if (!here.is_packed)
+                        pack_b(shape, fuse_product_b(shape, b, k, here.first), here.depth, here.columns, here.packed);
+                    put_strips(&here);
                 }
-                for (int64_t j = first; j < stop; j += TILE_WIDTH) {
-                    struct tile tile = {.count = depth,
-                                        .a = a_lies_well ? block : packed_a,
-                                        .a_row = a_lies_well ? shape->a_row : 0,
-                                        .b = own_b + (j - first) * depth,
-                                        .add = k > 0 || accumulate,
-                                        .bias = k == 0 && shape->has_bias ? bias + j : NULL,
-                                        .c = c + i * c_row + j - begin,
-                                        .c_row = c_row,
-                                        .copy = &copy};
-                    if (shared_b != NULL) {
-                        tile.b = shared_b + k * shared_columns + j * depth;
-                        ahead = (struct ahead){0};
-                        if (j + TILE_WIDTH < end)
-                            ahead = look_ahead_packed(shape, tile.b + TILE_WIDTH * depth, depth, TILE_WIDTH, tiles);
-                    }
+                const int64_t tiles =
+                    (here.columns + TILE_WIDTH - 1) / TILE_WIDTH * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
+                const int64_t runs = tiles * (here.depth / FETCH_STEPS);
+                struct strips next = strips_at(&order, ++number);
+                struct ahead ahead = {0};
+                if (runs > 0 && can_copy(&order, &next)) {
+                    take_strips(&order, &next, next_room);
+                    if (next.is_packed)
+                        ahead = look_ahead_packed(&next, tiles);
+                    else
+                        copy = plan_copy(&order, &next, runs);
+                } else {
+                    ahead = look_ahead(&order, &next, tiles);
+                }
+                const int64_t stop = here.first + here.columns;
+                for (int64_t j = here.first; j < stop; j += TILE_WIDTH) {
+                    const struct tile tile = {.count = here.depth,
+                                              .a = a_lies_well ? block : packed_a,
+                                              .a_row = a_lies_well ? shape->a_row : 0,
+                                              .b = here.packed + (j - here.first) * here.depth,
+                                              .add = k > 0 || accumulate,
+                                              .bias = k == 0 && shape->has_bias ? bias + j : NULL,
+                                              .c = c + i * c_row + j - begin,
+                                              .c_row = c_row,
+                                              .copy = &copy};
                     KERNEL_NAME(strip)
                     (tile, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH,
-                     j + TILE_WIDTH < end ? tile.c + TILE_WIDTH : NULL, &ahead);
+                     j + TILE_WIDTH < stop || next.first == stop ? tile.c + TILE_WIDTH : NULL, &ahead);
                 }
                 while (copy.rows > 0)
                     KERNEL_NAME(copy_row)(&copy);
-                if (is_ready) {
-                    float *const ready = next_b;
-                    next_b = own_b;
-                    own_b = ready;
-                }
+                put_strips(&next);
+                here = next;
+                float *const used = room;
+                room = next_room;
+                next_room = used;
             }
         }
-    }
-}
-
-/* Columns [begin, end) of b as columns() takes them: block of depth after block, strip after strip. begin is a multiple
- * of TILE_WIDTH. */
-KERNEL_TARGET static void KERNEL_NAME(share_b)(const struct fuse_product_shape *shape, int64_t begin, int64_t end,
-                                               const void *b, float *shared_b)
-{
-    pack_function *const pack_b = KERNEL_NAME(choose_pack_b)(shape);
-    const int64_t block_depth = block_size(shape->k, BLOCK_DEPTH, 1);
-    const int64_t shared_columns = (shape->n + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
-    for (int64_t k = 0; k < shape->k; k += block_depth) {
-        const int64_t depth = k + block_depth < shape->k ? block_depth : shape->k - k;
-        pack_b(shape, fuse_product_b(shape, b, k, begin), depth, end - begin,
-               shared_b + k * shared_columns + begin * depth);
-    }
 }
 
 #undef TILE_WIDTH
