@@ -8,7 +8,8 @@
 #include <stdlib.h>
 
 #define COLUMN_TILE 256
-#define ROWS_AHEAD 8
+#define ROWS_AHEAD 8       /* of a tile of columns, fetched while rows are summed up */
+#define WHOLE_ROWS_AHEAD 4 /* fetched while a row is normalized */
 
 struct layer_norm {
     struct fuse_kernel kernel;
@@ -41,6 +42,8 @@ FUSE_CLONES static void normalize_row(const struct run *run, int64_t row)
     const int64_t columns = self->columns, first = row * columns;
     float x_room[FUSE_ROOM_FLOATS], y_room[FUSE_ROOM_FLOATS];
     double sum = 0.0, squares = 0.0;
+    if (row + WHOLE_ROWS_AHEAD < self->rows)
+        fuse_values_fetch(run->x, first + WHOLE_ROWS_AHEAD * columns, columns);
     for (int64_t at = 0; at < columns; at += self->piece) {
         const int64_t count = piece_at(self, at);
         const float *const x = fuse_values_read(run->x, first + at, count, x_room);
@@ -87,6 +90,10 @@ FUSE_CLONES static void normalize_backward(const struct run *run, int64_t row)
     const float mean = run->mean[row], rstd = run->rstd[row];
     float x_room[FUSE_ROOM_FLOATS], dy_room[FUSE_ROOM_FLOATS], dx_room[FUSE_ROOM_FLOATS];
     double sum = 0.0, product = 0.0;
+    if (row + WHOLE_ROWS_AHEAD < self->rows) {
+        fuse_values_fetch(run->x, first + WHOLE_ROWS_AHEAD * columns, columns);
+        fuse_values_fetch(run->dy, first + WHOLE_ROWS_AHEAD * columns, columns);
+    }
     for (int64_t at = 0; at < columns; at += self->piece) {
         const int64_t count = piece_at(self, at);
         const float *const x = fuse_values_read(run->x, first + at, count, x_room), *const w = run->w + at;
