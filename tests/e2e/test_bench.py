@@ -141,8 +141,8 @@ class BenchTest(Case):
         self.assertEqual(len(result["lines"]), 5)
         self.assertTrue(result["lines"][0].startswith("data.batch_size=1: 1.188 s"), result["lines"][0])
 
-    def test_compares_the_best_of_all_turns(self):
-        rates = [[("a", 90.0, 100.0), ("b", 70.0, 60.0)], [("a", 80.0, 110.0), ("b", 50.0, 65.0)]]
+    def test_compares_products_turn_by_turn(self):
+        rates = [[("a", 90.0, 100.0), ("a", 40.0, 80.0), ("b", 70.0, 60.0)], [("a", 80.0, 100.0), ("b", 50.0, 40.0)]]
 
         class Machine:
             @staticmethod
@@ -152,8 +152,33 @@ class BenchTest(Case):
         class Context:
             machine, rounds = Machine, 2
         result = self.rows.products(Context)
-        self.assertEqual(result["rounds"], [90 / 110, 70 / 65])
-        self.assertEqual(result["ours"], 90 / 110)
+        self.assertEqual(result["rounds"], [0.8, (70 / 60 + 50 / 40) / 2])
+        self.assertEqual(result["ours"], 0.8)
+        self.assertTrue(result["lines"][0].startswith("a "), result["lines"])
+
+    def test_growth_is_within_the_least_largest_distance(self):
+        rows = self.rows
+
+        class Machine:
+            @staticmethod
+            def stream():
+                return 1e30
+
+            @staticmethod
+            def parameters(*_):
+                return 1
+
+            @staticmethod
+            def fuserun(_, *overrides):
+                values = dict(override.split("=") for override in overrides)
+                flop = rows.vit_flop(1, width=512, hidden=2048, layers=int(values["model.num_layers"]))
+                factor = {4: 1.2, 8: 1.1, 16: 1.0, 24: 0.8}[int(values["model.num_layers"])]
+                return {"step_s": [flop * factor] * int(values["run.steps"])}
+
+        class Context:
+            machine, rounds, quick = Machine, 1, False
+        # b = 1: 1.2 and 0.8 of it are the outermost, equally far.
+        self.assertAlmostEqual(rows.growth("depth")(Context)["ours"], 0.2, delta=1e-9)
 
     def test_an_update_is_held_against_the_stream_of_its_moment(self):
         bytes_moved = 28 * self.rows.VIT_PARAMETERS

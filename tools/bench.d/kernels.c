@@ -1,5 +1,5 @@
 /* bench_kernels THREADS stream                     bytes a second to and from memory, by pattern
- * bench_kernels THREADS products SAMPLES           every linear product of ViT-L/16, and the library's alone
+ * bench_kernels THREADS products SAMPLES           every linear product of ViT-L/16, and the library's alone, in turn
  * bench_kernels THREADS update RULE.so COUNTxSIZE[,...]   one foreach update of COUNT tensors of SIZE elements, ...
  * bench_kernels THREADS bandwidth RULE.so COUNTxSIZE[,...]   such updates and streams, in turn
  * Prints `name value...` lines. Measures the best of some runs: what the machine can do. */
@@ -18,8 +18,9 @@
 
 #define MOST_TENSORS 4096
 #define MOST_THREADS 4096
-#define STREAM_FLOATS ((int64_t)256 << 20) /* 1 GiB an array: far past any cache, of which there are some of 480 MiB   \
-                                            */
+#define STREAM_FLOATS                                                                                                  \
+    ((int64_t)256 << 20) /* 1 GiB an array: far past any cache, of which there are some of 480 MiB                     \
+                          */
 /* What a stream moves while it is timed: about as much as an update of ViT-L/16, so that neither finds a quiet moment
  * more easily. */
 #define STREAM_BYTES ((int64_t)8 << 30)
@@ -258,17 +259,13 @@ struct measured {
 
 static void measure_product(struct device *device, const char *layer, const struct measured *it)
 {
-    double ours = 1e30, library = 1e30;
-    for (int i = 0; i < TURNS; i++) {
-        const double mine = op_seconds(device, it->kind, it->a, it->b, it->c, it->a_values, it->b_values, it->c_values);
-        const double theirs =
-            fuse_bench_library_seconds(&it->product, it->a_values, it->b_values, it->c_values, TURN_REPEATS);
-        ours = mine < ours ? mine : ours;
-        library = theirs < library ? theirs : library;
-    }
     const double flop = 2.0 * (double)it->product.m * (double)it->product.n * (double)it->product.k;
-    printf("product %s_%s %lld %lld %lld %.6g %.6g\n", layer, it->what, (long long)it->product.m,
-           (long long)it->product.n, (long long)it->product.k, flop / ours, library > 0 ? flop / library : 0);
+    for (int i = 0; i < TURNS; i++) {
+        const double ours = op_seconds(device, it->kind, it->a, it->b, it->c, it->a_values, it->b_values, it->c_values);
+        const double library =
+            fuse_bench_library_seconds(&it->product, it->a_values, it->b_values, it->c_values, TURN_REPEATS);
+        printf("product %s_%s %.6g %.6g\n", layer, it->what, flop / ours, library > 0 ? flop / library : 0);
+    }
 }
 
 /* y = x w^T, dx = dy w, dw = dy^T x of a layer with w (n, k) and a batch of b rows. */

@@ -171,15 +171,16 @@ def small_tensors(context):
 
 
 def products(context):
-    """Every product of ViT-L/16 against the best that oneDNN reaches on that shape alone: the best of all turns of both."""
-    rounds = [context.machine.products() for _ in range(context.rounds)]
-    if not any(library for _, _, library in rounds[0]):
+    """Every product of ViT-L/16 against the best that oneDNN reaches on that shape alone: medians of the ratios of turns,
+    each of which is one moment, for a processor's clock swings by more than the two differ."""
+    turns = [turn for _ in range(context.rounds) for turn in context.machine.products()]
+    if not any(library for _, _, library in turns):
         raise Unavailable("this build has no oneDNN")
     lines, shares = [], []
-    for same in zip(*rounds):  # one product in all rounds
-        ours, library = max(each[1] for each in same), max(each[2] for each in same)
-        shares.append(ours / library)
-        lines.append("%s %.0f of %.0f GFLOP/s, %.2f" % (same[0][0], ours / 1e9, library / 1e9, shares[-1]))
+    for name in dict.fromkeys(name for name, _, _ in turns):
+        same = [(ours, library) for each, ours, library in turns if each == name]
+        shares.append(median([ours / library for ours, library in same]))
+        lines.append("%s %.0f of %.0f GFLOP/s, %.2f" % (name, *(median(rates) / 1e9 for rates in zip(*same)), shares[-1]))
     return {"unit": "share", "ours": min(shares), "rounds": shares, "lines": lines,
             "note": "the least share of the library's best rate"}
 
@@ -225,9 +226,10 @@ GROWTH = {
 
 
 def growth(series):
-    """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b fits the series best. The sizes take
-    turns, and of each size the best window counts: what else runs on the machine only adds. A window is as many steps as
-    take about the time of one of the largest size, so that no size finds a quiet moment more easily than another."""
+    """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b is the one from which the series' largest
+    distance is least. The sizes take turns, and of each size the best window counts: what else runs on the machine only
+    adds. A window is as many steps as take about the time of one of the largest size, so that no size finds a quiet
+    moment more easily than another."""
     def measure(context):
         machine, steps = context.machine, 4 if context.quick else 6
         base = {"data.batch_size": 1, "model.num_layers": 8, "model.hidden_dim": 512, "model.mlp_dim": 2048,
@@ -251,10 +253,14 @@ def growth(series):
                 best[name] = min(means + [best.get(name, math.inf)])
         points = [(name, best[name], machine.parameters(VIT, *overrides) * ADAM_BYTES / bandwidth, flop)
                   for name, flop, _, overrides in sizes]
-        # b: least squares of the relative errors
-        slope = sum((step - a) * flop / step ** 2 for _, step, a, flop in points)
-        slope /= sum((flop / step) ** 2 for _, step, _, flop in points)
-        errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
+        # Between those b that single sizes would have, where the two that are farthest off are equally far.
+        slopes = [(step - a) / flop for _, step, a, flop in points]
+        low, high = min(slopes), max(slopes)
+        for _ in range(60):
+            slope = (low + high) / 2
+            errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
+            above, below = max(error for _, _, error in errors), -min(error for _, _, error in errors)
+            low, high = (slope, high) if above > below else (low, slope)
         worst = max(abs(error) for _, _, error in errors)
         return {"unit": "off the line", "ours": worst,
                 "lines": ["%s: %.3f s, %+.0f %%" % (name, step, 100 * error) for name, step, error in errors],
