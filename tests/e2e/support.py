@@ -10,7 +10,7 @@ import unittest
 
 FUSERUN = os.environ["FUSERUN"]
 TIMEOUT_S = 300
-SLOW = "fuserun: warning: matrix products run in plain loops"
+SLOW = "fuserun: warning: products in bf16 may be slower"
 
 TYPES = {"F32": ("f", 4), "F64": ("d", 8), "I64": ("q", 8), "I32": ("i", 4), "I16": ("h", 2), "I8": ("b", 1), "U8": ("B", 1),
          "BOOL": ("?", 1), "BF16": ("H", 2), "F16": ("H", 2)}

@@ -391,7 +391,7 @@ static const struct fuse_backend backend = {
 };
 
 static const struct fuse_component components[] = {
-    FUSERUN_COMPONENT(.kind = FUSERUN_KIND_BACKEND, .name = "cpu", .summary = "the CPU: oneDNN, a CBLAS or plain loops",
+    FUSERUN_COMPONENT(.kind = FUSERUN_KIND_BACKEND, .name = "cpu", .summary = "the CPU: own tiles, bf16 by oneDNN if there",
                       .api = &backend),
 };
 

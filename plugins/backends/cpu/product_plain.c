@@ -26,8 +26,8 @@ int fuse_products_open(const struct fuse_host *host, int thread_count, struct fu
     self->host = host;
     self->thread_count = thread_count;
     if (said++ == 0)
-        host->log(FUSERUN_LOG_WARNING, "matrix products run in plain loops, slower than they could: this build has "
-                                       "neither oneDNN (libdnnl-dev) nor a CBLAS");
+        host->log(FUSERUN_LOG_WARNING, "products in bf16 may be slower than they could be: this build has no oneDNN "
+                                       "(libdnnl-dev)");
     return FUSERUN_OK;
 }
 
@@ -39,7 +39,7 @@ void fuse_products_close(struct fuse_products **products)
 
 void fuse_products_describe(char *text, size_t size)
 {
-    snprintf(text, size, "plain loops");
+    snprintf(text, size, "own tiles");
 }
 
 bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape)
