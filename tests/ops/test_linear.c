@@ -34,14 +34,14 @@ struct shape {
 };
 
 /* The later ones have several panels, of which the last is shorter or not; tiny, narrow and wide ones go other ways.
- * The last ones have few rows, or parts of many that are few, and strips of weights that are copied beside one tile, or
- * none. */
+ * The later ones have few rows, or parts of many that are few, and strips of weights that are copied beside one tile,
+ * or none; the last one is what a library makes illegal instructions of in bfloat16. */
 static const struct shape shapes[] = {
     {1, 1, 1},       {2, 1, 3},     {1, 3, 7},       {8, 7, 1},       {31, 1, 17},     {3, 17, 64},    {8, 10, 128},
     {32, 128, 64},   {31, 65, 129}, {1, 257, 197},   {31, 197, 257},  {2, 33, 1000},   {7, 1000, 33},  {40, 48, 16},
     {65, 96, 96},    {8, 300, 700}, {1, 300, 700},   {31, 272, 513},  {197, 264, 257}, {5, 24, 70001}, {33, 2048, 64},
     {253, 40, 64},   {757, 20, 30}, {2, 1100, 1030}, {300, 300, 700}, {64, 200, 530},  {48, 300, 33},  {9, 31, 300},
-    {100, 40, 3000}, {1, 520, 300}, {20, 40, 15},    {30, 600, 513},
+    {100, 40, 3000}, {1, 520, 300}, {20, 40, 15},    {30, 600, 513},  {80, 17, 63},
 };
 #define SHAPE_COUNT (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -308,7 +308,6 @@ static struct fuse_op dw_sum_op(const struct shape *s, int64_t rows, int64_t cou
     return op;
 }
 
-/* The sum over micro-batches has the bits of one LINEAR_DW after another, the last micro-batch as long or shorter. */
 /* Threads pack parts of x for each other, or for themselves where another is still at it: which depends on their
  * speeds, so a gradient of many panels, one strip wide and several blocks deep, is made many times by more threads than
  * there are cores. */
@@ -340,6 +339,7 @@ static void test_weight_gradient_many_times(void **state)
     }
 }
 
+/* The sum over micro-batches has the bits of one LINEAR_DW after another, the last micro-batch as long or shorter. */
 static void test_weight_gradient_over_micro_batches(void **state)
 {
     (void)state;

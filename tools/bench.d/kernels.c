@@ -24,6 +24,7 @@
 /* What a stream moves while it is timed: about as much as an update of ViT-L/16, so that neither finds a quiet moment
  * more easily. */
 #define STREAM_BYTES ((int64_t)8 << 30)
+#define STREAM_LEAST 1000000 /* elements; fewer stay in caches */
 #define STREAM_REPEATS 5
 #define REPEATS 7
 #define TURNS 12 /* of a product here and by the library */
@@ -327,6 +328,8 @@ static void measure_update(struct device *device, const char *rule_file, const c
     static struct fuse_slice slices[MOST_TENSORS];
     static float *states[MOST_TENSORS][FUSERUN_MAX_STATES];
     read_tensors(text, &tensors);
+    if (tensors.element_count < (has_streams ? STREAM_LEAST : 1))
+        stop(has_streams ? "a bandwidth wants a million elements at least" : "no elements");
     const struct fuse_optimizer *optimizer = load(rule_file);
     const struct fuse_rule *rule = optimizer->rules[0];
     const double hyper[FUSERUN_MAX_HYPER] = {1e-4, 0.9, 0.999, 1e-8};

@@ -391,8 +391,8 @@ static const struct fuse_backend backend = {
 };
 
 static const struct fuse_component components[] = {
-    FUSERUN_COMPONENT(.kind = FUSERUN_KIND_BACKEND, .name = "cpu", .summary = "the CPU: own tiles, bf16 by oneDNN if there",
-                      .api = &backend),
+    FUSERUN_COMPONENT(.kind = FUSERUN_KIND_BACKEND, .name = "cpu",
+                      .summary = "the CPU: own tiles, bf16 by oneDNN if there", .api = &backend),
 };
 
 FUSERUN_PLUGIN("cpu", "0.1.0", "MIT", components)
