@@ -272,10 +272,14 @@ out:
 
 /* ---- products ------------------------------------------------------------------------------------------------- */
 
+/* oneDNN 2.6.3 with AMX makes illegal instructions of sums of just so many bfloat16 products, where rows are more than
+ * 64 and 1 to 16 more than a multiple of it. */
+#define FAULTY_DEPTH 63
+
 bool fuse_product_uses_tiles(const struct fuse_products *products, const struct fuse_product_shape *shape)
 {
-    if (shape->is_bfloat16 &&
-        (products->narrow == dnnl_data_type_undef || (products->narrow == dnnl_f32 && shape->c_is_bfloat16)))
+    if (shape->is_bfloat16 && (shape->k == FAULTY_DEPTH || products->narrow == dnnl_data_type_undef ||
+                               (products->narrow == dnnl_f32 && shape->c_is_bfloat16)))
         return true;
     return fuse_tiles_pay(shape);
 }
