@@ -209,6 +209,11 @@ class BenchTest(Case):
         for what in ("update", "bandwidth"):
             self.assertIn(what + " RULE.so", subprocess.run([helper, "1", what, rule], capture_output=True, text=True,
                                                             check=False).stderr)
+        for arguments, reason in ((("8", "bandwidth", rule, "1x7"), "a million elements at least"),
+                                  (("2", "update", rule, ""), "no elements")):
+            few = subprocess.run([helper, *arguments], capture_output=True, text=True, check=False)
+            self.assertEqual(few.returncode, 1)
+            self.assertIn(reason, few.stderr)
         wrong = subprocess.run([helper, "1", "update", rule, "3x"], capture_output=True, text=True, check=False)
         self.assertEqual(wrong.returncode, 1)
 

@@ -34,8 +34,8 @@ struct shape {
 };
 
 /* The later ones have several panels, of which the last is shorter or not; tiny, narrow and wide ones go other ways.
- * The later ones have few rows, or parts of many that are few, and strips of weights that are copied beside one tile,
- * or none; the last one is what a library makes illegal instructions of in bfloat16. */
+ * The last ones have few rows, or parts of many that are few, and strips of weights that are copied beside one tile,
+ * or none; the very last is what a library makes illegal instructions of in bfloat16. */
 static const struct shape shapes[] = {
     {1, 1, 1},       {2, 1, 3},     {1, 3, 7},       {8, 7, 1},       {31, 1, 17},     {3, 17, 64},    {8, 10, 128},
     {32, 128, 64},   {31, 65, 129}, {1, 257, 197},   {31, 197, 257},  {2, 33, 1000},   {7, 1000, 33},  {40, 48, 16},

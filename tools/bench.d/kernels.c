@@ -18,9 +18,7 @@
 
 #define MOST_TENSORS 4096
 #define MOST_THREADS 4096
-#define STREAM_FLOATS                                                                                                  \
-    ((int64_t)256 << 20) /* 1 GiB an array: far past any cache, of which there are some of 480 MiB                     \
-                          */
+#define STREAM_FLOATS ((int64_t)256 << 20) /* 1 GiB an array: there are caches of 480 MiB */
 /* What a stream moves while it is timed: about as much as an update of ViT-L/16, so that neither finds a quiet moment
  * more easily. */
 #define STREAM_BYTES ((int64_t)8 << 30)
