@@ -156,30 +156,6 @@ class BenchTest(Case):
         self.assertEqual(result["ours"], 0.8)
         self.assertTrue(result["lines"][0].startswith("a "), result["lines"])
 
-    def test_growth_is_within_the_least_largest_distance(self):
-        rows = self.rows
-
-        class Machine:
-            @staticmethod
-            def stream():
-                return 1e30
-
-            @staticmethod
-            def parameters(*_):
-                return 1
-
-            @staticmethod
-            def fuserun(_, *overrides):
-                values = dict(override.split("=") for override in overrides)
-                flop = rows.vit_flop(1, width=512, hidden=2048, layers=int(values["model.num_layers"]))
-                factor = {4: 1.2, 8: 1.1, 16: 1.0, 24: 0.8}[int(values["model.num_layers"])]
-                return {"step_s": [flop * factor] * int(values["run.steps"])}
-
-        class Context:
-            machine, rounds, quick = Machine, 1, False
-        # b = 1: 1.2 and 0.8 of it are the outermost, equally far.
-        self.assertAlmostEqual(rows.growth("depth")(Context)["ours"], 0.2, delta=1e-9)
-
     def test_an_update_is_held_against_the_stream_of_its_moment(self):
         bytes_moved = 28 * self.rows.VIT_PARAMETERS
         found = [{"update_s": [["1"], ["2"]], "stream_bytes_per_s": [[bytes_moved], [bytes_moved / 2.5]]},

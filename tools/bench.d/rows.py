@@ -226,10 +226,9 @@ GROWTH = {
 
 
 def growth(series):
-    """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b is the one from which the series' largest
-    distance is least. The sizes take turns, and of each size the best window counts: what else runs on the machine only
-    adds. A window is as many steps as take about the time of one of the largest size, so that no size finds a quiet
-    moment more easily than another."""
+    """Step times against a + b FLOP, a being the time of 24 bytes a parameter; b fits the series best. The sizes take
+    turns, and of each size the best window counts: what else runs on the machine only adds. A window is as many steps as
+    take about the time of one of the largest size, so that no size finds a quiet moment more easily than another."""
     def measure(context):
         machine, steps = context.machine, 4 if context.quick else 6
         base = {"data.batch_size": 1, "model.num_layers": 8, "model.hidden_dim": 512, "model.mlp_dim": 2048,
@@ -253,14 +252,10 @@ def growth(series):
                 best[name] = min(means + [best.get(name, math.inf)])
         points = [(name, best[name], machine.parameters(VIT, *overrides) * ADAM_BYTES / bandwidth, flop)
                   for name, flop, _, overrides in sizes]
-        # Between those b that single sizes would have, where the two that are farthest off are equally far.
-        slopes = [(step - a) / flop for _, step, a, flop in points]
-        low, high = min(slopes), max(slopes)
-        for _ in range(60):
-            slope = (low + high) / 2
-            errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
-            above, below = max(error for _, _, error in errors), -min(error for _, _, error in errors)
-            low, high = (slope, high) if above > below else (low, slope)
+        # b: least squares of the relative errors
+        slope = sum((step - a) * flop / step ** 2 for _, step, a, flop in points)
+        slope /= sum((flop / step) ** 2 for _, step, _, flop in points)
+        errors = [(name, step, (step - a - slope * flop) / (a + slope * flop)) for name, step, a, flop in points]
         worst = max(abs(error) for _, _, error in errors)
         return {"unit": "off the line", "ours": worst,
                 "lines": ["%s: %.3f s, %+.0f %%" % (name, step, 100 * error) for name, step, error in errors],
