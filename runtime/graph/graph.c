@@ -105,7 +105,9 @@ int fuse_graph_attach(struct fuse_graph *graph, uint32_t parameter, const struct
     if (callbacks == NULL)
         return fuse_fail_memory(error, "a gradient callback", bytes);
     target->callbacks = callbacks;
-    callbacks[target->callback_count++] = *callback;
+    struct fuse_gradient_callback *added = &callbacks[target->callback_count++];
+    *added = (struct fuse_gradient_callback){0};
+    memcpy(added, callback, callback->struct_size < sizeof *added ? callback->struct_size : sizeof *added);
     return FUSERUN_OK;
 }
 

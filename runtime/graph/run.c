@@ -32,6 +32,19 @@ static void panel_hook(void *user, int64_t row_begin, int64_t row_end, float *gr
     give_gradient(parameter, gradient, row_begin * columns, (row_end - row_begin) * columns, true);
 }
 
+/* Of the first callback that knows any. */
+static uint32_t panel_spans(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans)
+{
+    const struct fuse_parameter *parameter = ((const struct fuse_panel_user *)user)->parameter;
+    const int64_t columns = parameter->element_count / parameter->shape[0];
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < parameter->callback_count && count == 0; i++)
+        if (parameter->callbacks[i].spans != NULL)
+            count = parameter->callbacks[i].spans(parameter->callbacks[i].user, row_begin * columns,
+                                                  (row_end - row_begin) * columns, spans);
+    return count;
+}
+
 int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t *parameter_gradients,
                                    struct fuse_error *error)
 {
@@ -102,7 +115,7 @@ static int run_kernel(struct fuse_program *program, struct fuse_instruction *ins
     if (instruction->slice_bytes > 0)
         outputs[0] = (char *)outputs[0] + batch->earlier_count * instruction->slice_bytes;
     const struct fuse_kernel_call call = {
-        .struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel_spans),
         .inputs = instruction->input_pointers,
         .outputs = outputs,
         .workspace = instruction->workspace_pointer,
@@ -110,6 +123,7 @@ static int run_kernel(struct fuse_program *program, struct fuse_instruction *ins
         .panel = instruction->panel.panel != NULL ? &instruction->panel : NULL,
         .seed = program->options.seed,
         .draw = batch->draw,
+        .panel_spans = instruction->panel.panel != NULL ? panel_spans : NULL,
     };
     return program->backend->run(program->device, instruction->kernel, &call, error);
 }

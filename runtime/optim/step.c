@@ -161,6 +161,19 @@ static void update_gradient(void *user, const struct fuse_gradient *gradient)
     dict->backend->update_panel(dict->device, group->compiled, &slice);
 }
 
+/* What the update of a panel reads and writes: the weight and its rule's states. */
+static uint32_t panel_spans(void *user, int64_t first, int64_t count, struct fuse_span *spans)
+{
+    const struct fuse_dict_user *owner = user;
+    const struct fuse_entry *entry = &owner->dict->entries[owner->entry];
+    const uint32_t state_count = owner->dict->groups[entry->group].rule->state_count;
+    const uint64_t bytes = (uint64_t)count * sizeof(float);
+    spans[0] = (struct fuse_span){entry->values + first, bytes};
+    for (uint32_t s = 0; s < state_count; s++)
+        spans[1 + s] = (struct fuse_span){entry->states[s] + first, bytes};
+    return 1 + state_count;
+}
+
 int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fuse_error *error)
 {
     for (uint32_t e = 0; e < dict->entry_count; e++) {
@@ -170,10 +183,11 @@ int fuse_dict_attach(struct fuse_dict *dict, struct fuse_graph *graph, struct fu
                                   (component->capabilities & FUSERUN_OPTIMIZER_ELEMENTWISE) != 0;
         dict->users[e] = (struct fuse_dict_user){dict, e};
         const struct fuse_gradient_callback callback = {
-            .struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
+            .struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, spans),
             .form = takes_panels ? FUSERUN_GRADIENT_PANELS : FUSERUN_GRADIENT_WHOLE,
             .gradient = dict->mode == FUSE_MODE_FUSED ? update_gradient : watch_gradient,
-            .user = &dict->users[e]};
+            .user = &dict->users[e],
+            .spans = takes_panels && dict->mode == FUSE_MODE_FUSED ? panel_spans : NULL};
         FUSE_TRY(fuse_graph_attach(graph, entry->parameter, &callback, error));
     }
     return FUSERUN_OK;

@@ -18,6 +18,9 @@
 
 /* ---- abi.h ------------------------------------------------------------------------------------------------- */
 
+FIELD(fuse_span, at, 0, 8);
+FIELD(fuse_span, bytes, 8, 8);
+
 FIELD(fuse_error, struct_size, 0, 4);
 FIELD(fuse_error, code, 4, 4);
 FIELD(fuse_error, key, 8, 96);
@@ -233,6 +236,7 @@ FIELD(fuse_gradient_callback, struct_size, 0, 4);
 FIELD(fuse_gradient_callback, form, 4, 4);
 FIELD(fuse_gradient_callback, gradient, 8, 8);
 FIELD(fuse_gradient_callback, user, 16, 8);
+FIELD(fuse_gradient_callback, spans, 24, 8);
 
 FIELD(fuse_graph_api, struct_size, 0, 4);
 FIELD(fuse_graph_api, parameter, 8, 8);
@@ -320,6 +324,7 @@ FIELD(fuse_kernel_call, scalars, 32, 8);
 FIELD(fuse_kernel_call, panel, 40, 8);
 FIELD(fuse_kernel_call, seed, 48, 8);
 FIELD(fuse_kernel_call, draw, 56, 8);
+FIELD(fuse_kernel_call, panel_spans, 64, 8);
 
 FIELD(fuse_kernel_info, struct_size, 0, 4);
 FIELD(fuse_kernel_info, panel_count, 4, 4);

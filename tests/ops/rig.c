@@ -226,6 +226,12 @@ static void on_panel(void *user, int64_t row_begin, int64_t row_end, float *grad
     fuse_guarded_free(copy, bytes);
 }
 
+static uint32_t on_spans(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans)
+{
+    const struct run *const run = user;
+    return run->rig->panel_spans(run->hook->user, row_begin, row_end, spans);
+}
+
 static void take_to_device(struct run *run, const struct fuse_kernel_info *info, const void *const *inputs,
                            void *const *outputs)
 {
@@ -275,14 +281,15 @@ static void run_op(struct fuse_rig *rig, const struct fuse_op *op, const void *c
     void *const workspace = fuse_guarded_new(info.workspace_bytes);
     void *const device_workspace = fuse_rig_to_device(rig, workspace, info.workspace_bytes);
     const struct fuse_panel_hook panel = {on_panel, &run};
-    const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, draw),
+    const struct fuse_kernel_call call = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel_spans),
                                           .inputs = run.inputs,
                                           .outputs = run.outputs,
                                           .workspace = device_workspace,
                                           .scalars = scalars,
                                           .panel = hook != NULL ? &panel : NULL,
                                           .seed = rig->seed,
-                                          .draw = rig->draw};
+                                          .draw = rig->draw,
+                                          .panel_spans = hook != NULL && rig->panel_spans != NULL ? on_spans : NULL};
     if (rig->backend->run(rig->instance, kernel, &call, &rig->error) != FUSERUN_OK)
         fail_msg("run: %s", rig->error.text);
     take_from_device(&run, inputs, outputs);

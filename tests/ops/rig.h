@@ -26,6 +26,8 @@ struct fuse_rig {
     uint32_t worker_count;
     struct fuse_error error;
     uint64_t seed, draw; /* what the next runs get */
+    /* What a panel hook of the next runs goes through besides, asked with the hook's user; NULL: not told. */
+    uint32_t (*panel_spans)(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans);
 };
 
 void fuse_rig_open(struct fuse_rig *rig, uint32_t thread_count);

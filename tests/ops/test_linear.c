@@ -219,9 +219,22 @@ static void test_input_gradient(void **state)
 /* Collects panels into a whole gradient. */
 struct collector {
     float *whole; /* (n, k) */
-    int64_t k;
-    int seen[4096]; /* by first row */
+    int64_t n, k;
+    int seen[4096], asked[4096]; /* by first row */
 };
+
+/* Memory beside the panel: rows of the whole gradient, and none; once the panel was handed over it is too late. */
+static uint32_t tell(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans)
+{
+    struct collector *const self = user;
+    assert_true(row_begin >= 0 && row_end > row_begin && row_end <= self->n);
+    assert_int_equal(__atomic_load_n(&self->seen[row_begin % 4096], __ATOMIC_RELAXED), 0);
+    __atomic_add_fetch(&self->asked[row_begin % 4096], 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < FUSERUN_MAX_SPANS; i++)
+        spans[i] = (struct fuse_span){self->whole + row_begin * self->k,
+                                      i == 3 ? 0 : (uint64_t)((row_end - row_begin) * self->k) * sizeof(float)};
+    return FUSERUN_MAX_SPANS;
+}
 
 static void collect(void *user, int64_t row_begin, int64_t row_end, float *gradient)
 {
@@ -244,16 +257,22 @@ static void check_panels(const struct shape *s, struct fuse_op op, const void *c
         const size_t scratch_bytes =
             info.panel_count > rigs[t].worker_count ? panel_bytes * rigs[t].worker_count : bytes;
         assert_int_equal(info.panel_count, (s->n + info.panel_rows - 1) / info.panel_rows);
-        collector = (struct collector){.whole = fuse_guarded_new(bytes), .k = s->k};
+        collector = (struct collector){.whole = fuse_guarded_new(bytes), .n = s->n, .k = s->k};
         void *const scratch = fuse_guarded_new(scratch_bytes);
         void *const outputs[] = {scratch};
         const struct fuse_panel_hook hook = {collect, &collector};
+        rigs[t].panel_spans = tell;
         fuse_rig_run(&rigs[t], &op, inputs, outputs, NULL, &hook);
+        rigs[t].panel_spans = NULL;
         fuse_guarded_free(scratch, scratch_bytes);
-        int panels = 0;
-        for (size_t i = 0; i < sizeof(collector.seen) / sizeof(collector.seen[0]); i++)
+        int panels = 0, asked = 0;
+        for (size_t i = 0; i < sizeof(collector.seen) / sizeof(collector.seen[0]); i++) {
             panels += collector.seen[i];
+            asked += collector.asked[i];
+            assert_true(collector.asked[i] == 0 || collector.asked[i] == collector.seen[i]);
+        }
         assert_int_equal(panels, info.panel_count);
+        assert_true(asked == 0 || asked == panels); /* who does not fetch does not ask */
         if (memcmp(collector.whole, whole, bytes) != 0)
             fail_msg("op %u (%lld, %lld, %lld): panels on %d threads give other bits than the whole", op.kind,
                      (long long)s->batch, (long long)s->n, (long long)s->k, t + 1);

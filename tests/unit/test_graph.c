@@ -108,12 +108,24 @@ static void take(void *user, const struct fuse_gradient *gradient)
     taken->order = ++call_order;
 }
 
+/* Lies past the end of the callbacks that attach() attaches. */
+static uint32_t never_told(void *user, int64_t first, int64_t count, struct fuse_span *spans)
+{
+    (void)user, (void)first, (void)count, (void)spans;
+    fail_msg("a callback's spans were asked past its struct_size");
+    return 0;
+}
+
 static void attach(struct fuse_graph *graph, uint32_t parameter, enum fuse_gradient_form form,
                    void (*callback)(void *, const struct fuse_gradient *), void *user)
 {
     struct fuse_error error = FUSE_ERROR_INIT;
-    const struct fuse_gradient_callback attached = {FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user), form, callback,
-                                                    user};
+    const struct fuse_gradient_callback attached = {
+        .struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user), /* of a plugin made when there was no more */
+        .form = form,
+        .gradient = callback,
+        .user = user,
+        .spans = never_told};
     assert_int_equal(fuse_graph_attach(graph, parameter, &attached, &error), FUSERUN_OK);
 }
 
@@ -227,6 +239,103 @@ static void callbacks_run_in_order_before_the_optimizer(void **state)
             }
             rig_down(&rig);
         }
+}
+
+/* A weight of several panels. */
+enum { MANY = 16384 };
+
+static struct fuse_graph *wide_graph(void)
+{
+    struct fuse_error error = FUSE_ERROR_INIT;
+    const struct fuse_graph_api *api = fuse_graph_services();
+    const int64_t input[] = {BATCH, WIDTH}, shape[] = {MANY, WIDTH};
+    const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.6, 0.6);
+    struct fuse_graph *graph = NULL;
+    assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
+    struct fuse_tensor *w = api->parameter(graph, "w", 2, shape, &init);
+    graph->output = api->linear(graph, fuse_graph_input(graph), w, NULL)->index;
+    assert_int_equal(api->status(graph), FUSERUN_OK);
+    return graph;
+}
+
+/* Which rows of panels its callback was asked about, and handed. */
+struct asked {
+    int asked[MANY], handed[MANY];
+};
+
+static uint32_t ask(void *user, int64_t first, int64_t count, struct fuse_span *spans)
+{
+    struct asked *asked = user;
+    static const float beside[4] = {0};
+    for (int64_t i = first; i < first + count; i++)
+        __atomic_add_fetch(&asked->asked[i / WIDTH], 1, __ATOMIC_RELAXED);
+    for (int i = 0; i < FUSERUN_MAX_SPANS; i++)
+        spans[i] = (struct fuse_span){beside, (uint64_t)i % 2 * sizeof beside};
+    return FUSERUN_MAX_SPANS;
+}
+
+static void hand(void *user, const struct fuse_gradient *gradient)
+{
+    struct asked *asked = user;
+    for (int64_t i = gradient->first; i < gradient->first + gradient->count; i++)
+        __atomic_add_fetch(&asked->handed[i / WIDTH], 1, __ATOMIC_RELAXED);
+}
+
+static void a_panels_spans_are_asked_for_its_rows(void **state)
+{
+    (void)state;
+    static struct asked asked;
+    struct fuse_error error = FUSE_ERROR_INIT;
+    struct fuse_graph *graph = wide_graph();
+    struct taken ignored = {.calls = 0};
+    const struct fuse_gradient_callback callback = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, spans),
+                                                    .form = FUSERUN_GRADIENT_PANELS,
+                                                    .gradient = hand,
+                                                    .user = &asked,
+                                                    .spans = ask};
+    attach(graph, 0, FUSERUN_GRADIENT_PANELS, halve, &ignored); /* it tells of none: the next one is asked */
+    assert_int_equal(fuse_graph_attach(graph, 0, &callback, &error), FUSERUN_OK);
+    const struct fuse_program_options options = {.loss = FUSE_LOSS_CROSS_ENTROPY, .gradients = FUSE_GRADIENTS_RELEASE};
+    struct rig rig;
+    float x[BATCH * WIDTH];
+    int64_t classes[BATCH];
+    memset(&asked, 0, sizeof asked);
+    rig_up_with(&rig, graph, 2, &options);
+    fill_batch(x, classes);
+    rig_update(&rig, x, classes, 1.0 / BATCH);
+    for (int row = 0; row < MANY; row++) {
+        assert_int_equal(asked.handed[row], WIDTH);
+        assert_int_equal(asked.asked[row], WIDTH);
+    }
+    rig_down(&rig);
+}
+
+/* The fused optimizer tells of the weight and of each state, from the panel's first element on; the others of none. */
+static void an_optimizer_tells_what_a_panels_update_goes_through(void **state)
+{
+    (void)state;
+    const enum fuse_mode modes[] = {FUSE_MODE_FUSED, FUSE_MODE_PER_PARAM, FUSE_MODE_FOREACH};
+    for (size_t m = 0; m < 3; m++) {
+        struct rig rig;
+        struct fuse_span spans[FUSERUN_MAX_SPANS];
+        struct fuse_graph *graph = wide_graph();
+        rig_up(&rig, graph, 2, FUSE_LOSS_CROSS_ENTROPY, modes[m], "adam", NULL, 0);
+        assert_int_equal(graph->parameters[0].callback_count, 1);
+        const struct fuse_gradient_callback *callback = &graph->parameters[0].callbacks[0];
+        if (modes[m] != FUSE_MODE_FUSED) {
+            assert_true(callback->spans == NULL);
+            rig_down(&rig);
+            continue;
+        }
+        const struct fuse_entry *entry = &rig.dict->entries[0];
+        assert_int_equal(callback->spans(callback->user, 35, 1000, spans), 3);
+        assert_ptr_equal(spans[0].at, rig_parameter(&rig, "w") + 35);
+        assert_ptr_equal(spans[1].at, entry->states[0] + 35);
+        assert_ptr_equal(spans[2].at, entry->states[1] + 35);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(spans[i].bytes, 1000 * sizeof(float));
+        rig_down(&rig);
+    }
 }
 
 /* ---- sums: gradients that share a buffer ---------------------------------------------------------------------- */
@@ -366,6 +475,8 @@ int main(void)
         cmocka_unit_test(gradients_equal_finite_differences),
         cmocka_unit_test(a_frozen_weight_gets_no_gradient_but_passes_it_on),
         cmocka_unit_test(callbacks_run_in_order_before_the_optimizer),
+        cmocka_unit_test(a_panels_spans_are_asked_for_its_rows),
+        cmocka_unit_test(an_optimizer_tells_what_a_panels_update_goes_through),
         cmocka_unit_test(sums_share_gradients_without_harm),
         cmocka_unit_test(mistakes_of_a_model_stick_and_name_themselves),
     };

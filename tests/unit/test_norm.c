@@ -64,8 +64,11 @@ static void gather(enum fuse_norm_use use, bool recomputes, struct gathered *gat
     for (uint32_t p = 0; p < graph->parameter_count; p++) {
         takers[p] = (struct taker){gathered, p};
         gathered->values[p] = test_calloc((size_t)graph->parameters[p].element_count, sizeof(float));
-        const struct fuse_gradient_callback callback = {FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
-                                                        FUSERUN_GRADIENT_PANELS, take, &takers[p]};
+        const struct fuse_gradient_callback callback = {.struct_size =
+                                                            FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
+                                                        .form = FUSERUN_GRADIENT_PANELS,
+                                                        .gradient = take,
+                                                        .user = &takers[p]};
         assert_int_equal(fuse_graph_attach(graph, p, &callback, &error), FUSERUN_OK);
         gathered->parameter_bytes += (uint64_t)graph->parameters[p].element_count * sizeof(float);
     }

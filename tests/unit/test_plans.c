@@ -64,8 +64,9 @@ static void check_plan(struct fuse_registry *registry, const struct network *net
     void *device = NULL;
     const struct fuse_backend *backend = device_open(2, &device);
     struct fuse_graph *graph = graph_of(registry, network);
-    const struct fuse_gradient_callback callback = {FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
-                                                    FUSERUN_GRADIENT_PANELS, ignore, NULL};
+    const struct fuse_gradient_callback callback = {.struct_size = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user),
+                                                    .form = FUSERUN_GRADIENT_PANELS,
+                                                    .gradient = ignore};
     for (uint32_t p = 0; p < graph->parameter_count; p++)
         check(fuse_graph_attach(graph, p, &callback, &error), &error);
     struct fuse_program *program = NULL;

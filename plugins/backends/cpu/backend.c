@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define HUGE_PAGE_BYTES (2u << 20)
 #define HUGE_ALLOCATION_BYTES (8u << 20)
@@ -63,6 +64,16 @@ static void close_backend(void *instance)
     free(cpu);
 }
 
+static uint64_t core_cache_bytes(void)
+{
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? (uint64_t)bytes : 0;
+#else
+    return 0;
+#endif
+}
+
 static int open_backend(const struct fuse_host *host, const struct fuse_backend_options *options, void **instance,
                         struct fuse_error *error)
 {
@@ -78,6 +89,7 @@ static int open_backend(const struct fuse_host *host, const struct fuse_backend_
     cpu->host = host;
     cpu->is_bfloat16 = options->precision == FUSERUN_BFLOAT16;
     cpu->thread_count = fuse_threads_choose(options->thread_count);
+    cpu->core_cache_bytes = core_cache_bytes();
     const int status = fuse_products_open(host, cpu->thread_count, &cpu->products, error);
     if (status != FUSERUN_OK) {
         close_backend(cpu);

@@ -26,7 +26,8 @@ struct fuse_cpu {
     bool is_bfloat16; /* opened for that precision: operands may be bfloat16, and linear layers and attention multiply
                          so */
     struct fuse_products *products;
-    float *zeros; /* (zero_count): stands in for a bias that is declared but absent */
+    uint64_t core_cache_bytes; /* a core's second-level cache; 0: not known */
+    float *zeros;              /* (zero_count): stands in for a bias that is declared but absent */
     int64_t zero_count;
     char description[256];
 };

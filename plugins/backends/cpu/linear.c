@@ -15,7 +15,8 @@
 #define PANEL_MAX_ROWS 128
 #define PANEL_GOOD_ROWS 64
 #define PANEL_MIN_ROWS 8
-#define PANEL_TEAM 4 /* so many threads, or half as many, get panels of one size, and equally many */
+#define FETCH_CACHE_BYTES 1048576 /* a smaller cache has no room for p, m and v beside what a product needs */
+#define PANEL_TEAM 4              /* so many threads, or half as many, get panels of one size, and equally many */
 
 /* ---- y (B, N) = x (B, K) w (N, K)^T + b, dx (B, K) = dy (B, N) w (N, K) -------------------------------------- */
 
@@ -123,9 +124,27 @@ struct panels {
     char *workspace;
     void *shared_x; /* the present one, for our own tiles; NULL: not shared */
     const struct fuse_panel_hook *hook;
+    uint32_t (*spans)(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans); /* or NULL */
+    uint64_t core_cache_bytes;
     struct fuse_error *error;
     int status; /* the first failure's; written under a compare and swap */
 };
+
+/* What the hook goes through with the panel of rows [begin, end), to be fetched beside the product: if all of it stays
+ * in the core's cache beside the panel. Elsewhere the two would push each other out. */
+static struct fuse_spans spans_of(const struct panels *run, int64_t begin, int64_t end)
+{
+    struct fuse_spans spans = {0};
+    if (run->hook == NULL || run->hook->panel == NULL || run->spans == NULL)
+        return spans;
+    spans.count = run->spans(run->hook->user, begin, end, spans.spans);
+    uint64_t bytes = (uint64_t)((end - begin) * run->self->k) * sizeof(float);
+    for (uint32_t i = 0; i < spans.count; i++)
+        bytes += spans.spans[i].bytes;
+    if (run->core_cache_bytes < FETCH_CACHE_BYTES || bytes > run->core_cache_bytes)
+        spans.count = 0;
+    return spans;
+}
 
 /* Rows of dw from `begin` on. */
 static int sum_products(const struct panels *run, int worker, int64_t begin, bool is_short, float *out,
@@ -144,7 +163,9 @@ static int sum_products(const struct panels *run, int worker, int64_t begin, boo
                                 run->x.at, NULL, out, workspace, error);
     struct fuse_product_shape shape = self->shared;
     shape.m = is_short ? self->n - begin : self->panel_rows;
-    fuse_tiles_product_shared(&shape, worker, fuse_values_at(run->dy, begin), run->x.at, run->shared_x, out, workspace);
+    const struct fuse_spans spans = spans_of(run, begin, begin + shape.m);
+    fuse_tiles_product_shared(&shape, worker, fuse_values_at(run->dy, begin), run->x.at, run->shared_x, &spans, out,
+                              workspace);
     return FUSERUN_OK;
 }
 
@@ -171,18 +192,20 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
                                const struct fuse_kernel_call *call, struct fuse_error *error)
 {
     const struct weight_gradient *const self = (const struct weight_gradient *)kernel;
-    struct panels run = {.self = self,
-                         .dy = {call->inputs[0], self->is_dy_bfloat16},
-                         .x = {call->inputs[1], self->is_x_bfloat16},
-                         .earlier_dy = {self->earlier_count > 0 ? call->inputs[2] : NULL, self->is_dy_bfloat16},
-                         .earlier_x = {self->earlier_count > 0 ? call->inputs[3] : NULL, self->is_x_bfloat16},
-                         .out = call->outputs[0],
-                         .workspace = call->workspace,
-                         .hook = self->is_scratch ? call->panel : NULL,
-                         .error = error,
-                         .status = FUSERUN_OK};
+    struct panels run = {
+        .self = self,
+        .dy = {call->inputs[0], self->is_dy_bfloat16},
+        .x = {call->inputs[1], self->is_x_bfloat16},
+        .earlier_dy = {self->earlier_count > 0 ? call->inputs[2] : NULL, self->is_dy_bfloat16},
+        .earlier_x = {self->earlier_count > 0 ? call->inputs[3] : NULL, self->is_x_bfloat16},
+        .out = call->outputs[0],
+        .workspace = call->workspace,
+        .hook = self->is_scratch ? call->panel : NULL,
+        .spans = call->struct_size >= FUSERUN_STRUCT_SIZE(fuse_kernel_call, panel_spans) ? call->panel_spans : NULL,
+        .core_cache_bytes = cpu->core_cache_bytes,
+        .error = error,
+        .status = FUSERUN_OK};
     const struct panels *const context = &run;
-    (void)cpu;
     if (self->shares_x) {
         run.shared_x = run.workspace + (uint64_t)self->worker_count * self->workspace_bytes;
         fuse_tiles_share_b(&self->shared, run.shared_x);

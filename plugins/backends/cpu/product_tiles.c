@@ -14,7 +14,7 @@
 #define MAX_TILE_WIDTH 32
 #define MIN_TILE_WIDTH 8
 #define STRIPS 4           /* of a row-major b, packed side by side for few rows */
-#define DIRECT_COLUMNS 128 /* of c; for no more, packing a row-major a costs more than it saves */
+#define DIRECT_COLUMNS 224 /* of c; for no more, packing a row-major a costs more than it saves */
 #define PART_ROWS 12       /* threads share c in multiples of every tile's rows, */
 #define PART_COLUMNS 32    /* or of every tile's columns */
 #define SERIAL_PRODUCT (128.0 * 1024.0)
@@ -46,13 +46,21 @@ struct tile {
     const float *bias;
     float *c;
     int64_t c_row;
-    struct fetch fetch;
+    struct fetch fetch, beside;
     const float *next_c; /* so many rows of the c that is made next: next_fetches of them for FETCH_STEPS steps */
     int64_t next_rows, next_fetches;
     struct copy *copy; /* as far as it has come */
 };
 
 typedef void tile_function(const struct tile *tile);
+
+/* What a packed tile does between its steps besides fetching b and c and copying b. It is compiled by itself: what a
+ * tile does not do must not cost it anything. */
+enum beside {
+    BESIDE_NOTHING,
+    BESIDE_FETCHING, /* tile.beside */
+    BESIDE_COUNT
+};
 
 /* Rows cut into as few tiles as possible, whose heights differ by one at most: `tall` of height + 1, then the rest. */
 struct cut {
@@ -78,6 +86,24 @@ static inline int64_t tile_rows(struct cut cut, int64_t tile)
 
 typedef void pack_function(const struct fuse_product_shape *shape, const void *from, int64_t size, int64_t other_size,
                            float *to);
+
+/* Where a row-major a comes from that is packed tile by tile. */
+struct source {
+    const struct fuse_product_shape *shape;
+    pack_function *pack_a;
+    const void *a;
+    float *packed;
+};
+
+/* `count` of its rows: a line of each for FETCH_STEPS steps. */
+static inline struct fetch fetch_rows(const struct source *source, int64_t row, int64_t count)
+{
+    const int64_t size = (int64_t)(source->shape->a_is_bfloat16 ? sizeof(uint16_t) : sizeof(float));
+    return (struct fetch){.at = fuse_product_a(source->shape, source->a, row, 0),
+                          .count = count,
+                          .stride_bytes = source->shape->a_row * size,
+                          .run_bytes = FETCH_STEPS * size};
+}
 
 /* Not under sanitizers, whose checks would make compiling this take minutes. */
 #if defined(__clang__)
@@ -316,9 +342,10 @@ void fuse_tiles_share_b(const struct fuse_product_shape *shape, void *shared_b)
 }
 
 void fuse_tiles_product_shared(const struct fuse_product_shape *shape, int worker, const void *a, const void *b,
-                               void *shared_b, float *c, void *workspace)
+                               void *shared_b, const struct fuse_spans *afterwards, float *c, void *workspace)
 {
-    const struct shared shared = {.packed = shared_b, .states = shared_states(shape, shared_b), .worker = worker};
+    const struct shared shared = {
+        .packed = shared_b, .states = shared_states(shape, shared_b), .worker = worker, .afterwards = afterwards};
     choose().columns(shape, 0, shape->n, a, b, &shared, NULL, shape->accumulate, c, fuse_product_c_row(shape),
                      workspace);
 }

@@ -6,6 +6,8 @@
 
 #include "product.h"
 
+#include <fuserun/backend.h>
+
 /* Whether to prefer this to a library, for a shape on this machine; not of threads. */
 bool fuse_tiles_pay(const struct fuse_product_shape *shape);
 
@@ -18,10 +20,16 @@ void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count
 
 /* Several products with one b, each on its calling thread, of up to shape->worker_count at the same time: what one
  * packs of b the others take, whatever their m. The sums are those of fuse_tiles_product. c is float32. shared_b:
- * fuse_tiles_shared_bytes, aligned to 64; fuse_tiles_share_b comes before the first product with a b. */
+ * fuse_tiles_shared_bytes, aligned to 64; fuse_tiles_share_b comes before the first product with a b. afterwards: what
+ * the thread goes through next, fetched into its cache meanwhile. */
+struct fuse_spans {
+    struct fuse_span spans[FUSERUN_MAX_SPANS];
+    uint32_t count;
+};
+
 uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape);
 void fuse_tiles_share_b(const struct fuse_product_shape *shape, void *shared_b);
 void fuse_tiles_product_shared(const struct fuse_product_shape *shape, int worker, const void *a, const void *b,
-                               void *shared_b, float *c, void *workspace);
+                               void *shared_b, const struct fuse_spans *afterwards, float *c, void *workspace);
 
 #endif

@@ -131,7 +131,8 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(copy
  * Counting takes turns from multiplying where two threads share a core, hence eight steps at a time. */
 KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows)(const int rows,
                                                                                   const struct tile *tile,
-                                                                                  int64_t a_row, int64_t a_step)
+                                                                                  int64_t a_row, int64_t a_step,
+                                                                                  enum beside beside)
 {
 #define ZERO(r) VECTOR low##r = {0}, high##r = {0};
 #define MULTIPLY(r)                                                                                                    \
@@ -162,7 +163,7 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
     const float *a = tile->a, *b = tile->b;
     float *const c = tile->c;
     const int64_t c_row = tile->c_row;
-    const char *fetch = tile->fetch.at;
+    const char *fetch = tile->fetch.at, *fetch_beside = tile->beside.at;
     const float *next_c = tile->next_c;
     int64_t next_rows = tile->next_rows;
     int64_t left = tile->count;
@@ -170,6 +171,10 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
     for (; left >= FETCH_STEPS; left -= FETCH_STEPS) {
         for (int64_t i = 0; i < tile->fetch.count; i++, fetch += tile->fetch.stride_bytes)
             __builtin_prefetch(fetch, 0, 2);
+        for (int64_t i = 0; beside == BESIDE_FETCHING && i < tile->beside.count; i++)
+            __builtin_prefetch(fetch_beside + i * tile->beside.stride_bytes, 0, 2);
+        if (beside == BESIDE_FETCHING)
+            fetch_beside += tile->beside.run_bytes;
         for (int64_t i = 0; i < tile->next_fetches && next_rows > 0; i++, next_rows--, next_c += c_row)
             __builtin_prefetch(next_c, 1, 3), __builtin_prefetch(next_c + TILE_WIDTH - 1, 1, 3);
         for (int64_t i = 0; i < tile->copy->each && tile->copy->rows > 0; i++)
@@ -197,24 +202,28 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(rows
 #undef STORE
 }
 
-/* The same for every number of rows, with a packed and with a row-major one. */
-#define DEFINE_TILES(r)                                                                                                \
-    KERNEL_TARGET static void KERNEL_NAME(packed_##r)(const struct tile *tile)                                         \
+/* The same for every number of rows, with a packed and with a row-major a, and what is done beside. */
+#define DEFINE_TILE(r, name, a_row, a_step, beside)                                                                    \
+    KERNEL_TARGET static void KERNEL_NAME(name##_##r)(const struct tile *tile)                                         \
     {                                                                                                                  \
-        KERNEL_NAME(rows)(r + 1, tile, 1, KERNEL_ROWS);                                                                \
-    }                                                                                                                  \
-    KERNEL_TARGET static void KERNEL_NAME(direct_##r)(const struct tile *tile)                                         \
-    {                                                                                                                  \
-        KERNEL_NAME(rows)(r + 1, tile, tile->a_row, 1);                                                                \
+        KERNEL_NAME(rows)(r + 1, tile, a_row, a_step, beside);                                                         \
     }
+#define DEFINE_TILES(r)                                                                                                \
+    DEFINE_TILE(r, packed, 1, KERNEL_ROWS, BESIDE_NOTHING)                                                             \
+    DEFINE_TILE(r, packed_fetching, 1, KERNEL_ROWS, BESIDE_FETCHING)                                                   \
+    DEFINE_TILE(r, direct, tile->a_row, 1, BESIDE_NOTHING)
 EACH_ROW(DEFINE_TILES)
 #undef DEFINE_TILES
+#undef DEFINE_TILE
 
 #define PACKED(r) KERNEL_NAME(packed_##r),
+#define PACKED_FETCHING(r) KERNEL_NAME(packed_fetching_##r),
 #define DIRECT(r) KERNEL_NAME(direct_##r),
-static tile_function *const KERNEL_NAME(packed)[KERNEL_ROWS] = {EACH_ROW(PACKED)};
+static tile_function *const KERNEL_NAME(packed)[BESIDE_COUNT][KERNEL_ROWS] = {{EACH_ROW(PACKED)},
+                                                                              {EACH_ROW(PACKED_FETCHING)}};
 static tile_function *const KERNEL_NAME(direct)[KERNEL_ROWS] = {EACH_ROW(DIRECT)};
 #undef PACKED
+#undef PACKED_FETCHING
 #undef DIRECT
 
 /* A tile of which only `columns` columns exist: through a whole one beside it. */
@@ -254,25 +263,37 @@ static pack_function *KERNEL_NAME(choose_pack_b)(const struct fuse_product_shape
 }
 
 /* One strip of c: columns [0, columns) of it, `rows` rows, cut evenly. `tile` is the first one, but for what is fetched
- * meanwhile; next_strip is where the strip that follows begins in c, or NULL. */
+ * meanwhile; next_strip is where the strip that follows begins in c, or NULL. With a source (else NULL) a's rows are
+ * packed from there, each tile's before it is made; the next tile's are fetched meanwhile, for another core may have
+ * them. */
 KERNEL_TARGET static void KERNEL_NAME(strip)(struct tile tile, int64_t rows, int64_t columns, float *next_strip,
-                                             struct ahead *ahead)
+                                             enum beside beside, struct ahead *ahead, struct afterwards *afterwards,
+                                             const struct source *source)
 {
-    tile_function *const *const tiles = tile.a_row != 0 ? KERNEL_NAME(direct) : KERNEL_NAME(packed);
+    tile_function *const *const tiles = tile.a_row != 0 ? KERNEL_NAME(direct) : KERNEL_NAME(packed)[beside];
     const struct cut cut = cut_rows(rows, KERNEL_ROWS);
+    float *packed = source != NULL ? source->packed : NULL;
     tile.next_fetches = KERNEL_ROWS * FETCH_STEPS / tile.count + 1;
-    for (int64_t i = 0; i < cut.tiles; i++) {
+    for (int64_t i = 0, row = 0; i < cut.tiles; i++) {
         const int64_t here = tile_rows(cut, i);
         const bool is_last = i + 1 == cut.tiles;
         tile.next_c = is_last ? next_strip : tile.c + here * tile.c_row;
         tile.next_rows = is_last && next_strip == NULL ? 0 : tile_rows(cut, is_last ? 0 : i + 1);
         tile.fetch = fetch_ahead(ahead);
+        if (source != NULL) {
+            source->pack_a(source->shape, fuse_product_a(source->shape, source->a, row, 0), here, tile.count, packed);
+            packed += tile.count * KERNEL_ROWS;
+            tile.beside = fetch_rows(source, row + here, is_last ? 0 : tile_rows(cut, i + 1));
+        } else {
+            tile.beside = fetch_afterwards(afterwards, tile.count / FETCH_STEPS);
+        }
         if (columns == TILE_WIDTH)
             tiles[here - 1](&tile);
         else
             KERNEL_NAME(edge)(tiles[here - 1], &tile, here, columns);
         tile.a += tile.a_row != 0 ? here * tile.a_row : tile.count * KERNEL_ROWS;
         tile.c += here * tile.c_row;
+        row += here;
     }
 }
 
@@ -352,13 +373,17 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
     float *const packed_a = next_room + group * block_depth;
     const bool a_lies_well = end - begin <= DIRECT_COLUMNS && shape->a_column == 1 && !shape->is_bfloat16;
     struct copy copy = {0};
+    const int64_t all_tiles =
+        (end - begin + TILE_WIDTH - 1) / TILE_WIDTH * ((shape->m + KERNEL_ROWS - 1) / KERNEL_ROWS);
+    struct afterwards afterwards = plan_afterwards(shared, all_tiles * (shape->k / FETCH_STEPS));
     int64_t number = 0; /* of the strips, in their order */
     struct strips here = strips_at(&order, number);
     for (int64_t k = 0; k < shape->k; k += block_depth)
         for (int64_t i = 0; i < shape->m; i += block_rows) {
             const int64_t rows = i + block_rows < shape->m ? block_rows : shape->m - i;
             const void *const block = fuse_product_a(shape, a, i, k);
-            if (!a_lies_well)
+            const struct source source = {shape, pack_a, block, packed_a};
+            if (!a_lies_well && shape->a_column != 1)
                 pack_a(shape, block, rows, here.depth, packed_a);
             for (int64_t g = 0; g < groups; g++) {
                 if (here.packed == NULL) {
@@ -370,8 +395,10 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                 const int64_t tiles =
                     (here.columns + TILE_WIDTH - 1) / TILE_WIDTH * ((rows + KERNEL_ROWS - 1) / KERNEL_ROWS);
                 const int64_t runs = tiles * (here.depth / FETCH_STEPS);
+                const bool packs = g == 0 && !a_lies_well && shape->a_column == 1;
                 struct strips next = strips_at(&order, ++number);
                 struct ahead ahead = {0};
+                const enum beside beside = packs || afterwards.lines > 0 ? BESIDE_FETCHING : BESIDE_NOTHING;
                 if (runs > 0 && can_copy(&order, &next)) {
                     take_strips(&order, &next, next_room);
                     if (next.is_packed)
@@ -394,7 +421,8 @@ KERNEL_TARGET static void KERNEL_NAME(columns)(const struct fuse_product_shape *
                                               .copy = &copy};
                     KERNEL_NAME(strip)
                     (tile, rows, stop - j < TILE_WIDTH ? stop - j : TILE_WIDTH,
-                     j + TILE_WIDTH < stop || next.first == stop ? tile.c + TILE_WIDTH : NULL, &ahead);
+                     j + TILE_WIDTH < stop || next.first == stop ? tile.c + TILE_WIDTH : NULL, beside, &ahead,
+                     &afterwards, packs && j == here.first ? &source : NULL);
                 }
                 while (copy.rows > 0)
                     KERNEL_NAME(copy_row)(&copy);

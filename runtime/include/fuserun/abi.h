@@ -47,6 +47,12 @@
 extern "C" {
 #endif
 
+/* A piece of memory. */
+struct fuse_span {
+    const void *at;
+    uint64_t bytes;
+};
+
 /* ---- status and errors -------------------------------------------------------------------------------------- */
 
 /* What a function that can fail returns: FUSERUN_OK or one of the negative codes. The codes are stable. */

@@ -106,6 +106,8 @@ struct fuse_op {
 
 /* A piece of a weight's gradient: rows [row_begin, row_end) of dw, dense, in scratch that is reused after the call.
  * [worker] [no-alloc]: called from the thread that made the panel, so that it is still in that thread's cache. */
+#define FUSERUN_MAX_SPANS 9 /* a weight and FUSERUN_MAX_STATES states */
+
 struct fuse_panel_hook {
     void (*panel)(void *user, int64_t row_begin, int64_t row_end, float *gradient);
     void *user;
@@ -121,6 +123,10 @@ struct fuse_kernel_call {
     const struct fuse_panel_hook *panel; /* FUSERUN_OP_PANELS only */
     uint64_t seed;        /* of the run, for dropout */
     uint64_t draw;        /* number of this batch in the run: the same again when an operation is recomputed */
+    /* What the panel hook, handed these rows, will go through besides the gradient: writes up to FUSERUN_MAX_SPANS spans
+     * and returns how many. A backend may fetch them into a cache while it makes the panel. user: the hook's. NULL: not
+     * known. [worker] [no-alloc] */
+    uint32_t (*panel_spans)(void *user, int64_t row_begin, int64_t row_end, struct fuse_span *spans);
 };
 
 /* What a kernel wants, known when it is compiled. */
