@@ -15,6 +15,7 @@
 #define BLOCK_FLOATS 65536
 #define BLOCK_MIN_ROWS 16
 #define CHUNK_ELEMENTS 1024
+#define ROWS_AHEAD 8         /* of y, fetched while a row is differentiated */
 #define FETCHED_FLOATS 32768 /* of each of q, k, v, dy and y at most: most of it stays in a core's cache */
 /* Multiplications below which waking threads costs more than it saves. */
 #define SERIAL_PRODUCTS 500000.0
@@ -38,6 +39,7 @@ struct attention {
     double scale;
     struct fuse_dropout dropout;
     int64_t block_rows, block_count;
+    int64_t score_row; /* floats from one row of scores to the next */
     struct block blocks[BLOCK_KINDS];
     int64_t block_floats; /* from one block's scratch to the next */
     int64_t sum_floats;   /* of scratch behind two blocks: dk and dv where several blocks add to them and they are
@@ -114,22 +116,58 @@ static void *product_scratch_of(const struct run *run, int worker)
     return scratch_of(run, worker) + 2 * run->self->block_floats + run->self->sum_floats;
 }
 
+/* Rows of scores have room for whole numbers of so many, which are taken at a time: what a compiler does with the rest
+ * of a row, one by one, took as long as the row. */
+#define LANES 16
+
+FUSE_INLINE void exponentiate(float *scores, float largest, float slope)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < LANES; i++)
+        scores[i] = fuse_exp_float((scores[i] - largest) * slope);
+}
+
+FUSE_INLINE void add_up(double *sums, const float *scores)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < LANES; i++)
+        sums[i] += (double)scores[i];
+}
+
+/* Pair by pair: a reduction that the compiler makes is a chain of all lanes, longer than a short row. */
+FUSE_INLINE double sum_lanes(double *lanes)
+{
+    for (int64_t i = 0; i < LANES / 2; i++)
+        lanes[i] += lanes[i + LANES / 2];
+    for (int64_t i = 0; i < LANES / 4; i++)
+        lanes[i] += lanes[i + LANES / 4];
+    return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+}
+
 /* scores (count) become probabilities; returns the log of the sum of exponentials. */
 FUSE_CLONES static float softmax_row(float *scores, int64_t count, double scale)
 {
     const float largest = fuse_largest(scores, count);
     const float slope = (float)scale;
-    double sum = 0.0;
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        scores[i] = fuse_exp_float((scores[i] - largest) * slope);
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)scores[i];
+    const int64_t whole = count / LANES * LANES;
+    double sums[LANES] = {0};
+    for (int64_t i = 0; i < whole; i += LANES) {
+        exponentiate(scores + i, largest, slope);
+        add_up(sums, scores + i);
+    }
+    if (whole < count) {
+        exponentiate(scores + whole, largest, slope);
+        for (int64_t i = count; i < whole + LANES; i++)
+            scores[i] = 0.0f;
+        add_up(sums, scores + whole);
+    }
+    const double sum = sum_lanes(sums);
     const float factor = (float)(1.0 / sum);
+    for (int64_t i = 0; i < count; i += LANES) {
 #pragma omp simd
-    for (int64_t i = 0; i < count; i++)
-        scores[i] *= factor;
+        for (int64_t j = 0; j < LANES; j++)
+            scores[i + j] *= factor;
+    }
     return (float)((double)largest * scale + log(sum));
 }
 
@@ -163,7 +201,7 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
     fetch_head(run, &head);
     FUSE_TRY(fuse_product_run(block->scores, worker, q, head.k, NULL, scores, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
-        float *const row = scores + i * self->tokens;
+        float *const row = scores + i * self->score_row;
         run->new_lse[head.row + first + i] = softmax_row(row, self->tokens, self->scale);
         if (self->dropout.probability > 0.0)
             drop_row(run, head.row + first + i, row);
@@ -172,26 +210,33 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
                             fuse_values_at(run->out, head.output_offset + first * self->width), scratch, error);
 }
 
-/* scores become probabilities, dp becomes ds. */
+/* scores (count) become probabilities, dp becomes ds; what is behind them in the rows does not matter. */
 FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, float lse,
                                               float sum)
 {
     const float slope = (float)scale;
+    for (int64_t i = 0; i < count; i += LANES) {
 #pragma omp simd
-    for (int64_t i = 0; i < count; i++) {
-        const float p = fuse_exp_negative(scores[i] * slope - lse);
-        scores[i] = p;
-        dp[i] = p * (dp[i] - sum) * slope;
+        for (int64_t j = i; j < i + LANES; j++) {
+            const float p = fuse_exp_negative(scores[j] * slope - lse);
+            scores[j] = p;
+            dp[j] = p * (dp[j] - sum) * slope;
+        }
     }
 }
 
 FUSE_CLONES static double dot(const float *a, const float *b, int64_t count)
 {
-    double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)a[i] * (double)b[i];
-    return sum;
+    const int64_t whole = count / LANES * LANES;
+    double lanes[LANES] = {0};
+    for (int64_t i = 0; i < whole; i += LANES) {
+#pragma omp simd
+        for (int64_t j = 0; j < LANES; j++)
+            lanes[j] += (double)a[i + j] * (double)b[i + j];
+    }
+    for (int64_t i = whole; i < count; i++)
+        lanes[i - whole] += (double)a[i] * (double)b[i];
+    return sum_lanes(lanes);
 }
 
 /* Of dy and y: from `at` on, a head's width. */
@@ -251,7 +296,9 @@ static int differentiate_block(const struct run *run, const struct head *head, i
     FUSE_TRY(fuse_product_run(block->dp, worker, dy, head->v, NULL, dp, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
         const int64_t row = head->row + first + i;
-        float *const s = scores + i * self->tokens, *const ds = dp + i * self->tokens;
+        float *const s = scores + i * self->score_row, *const ds = dp + i * self->score_row;
+        if (i + ROWS_AHEAD < block->rows)
+            fuse_values_fetch(run->y, out + (i + ROWS_AHEAD) * self->width, self->head_width);
         const float sum = (float)dot_rows(run, out + i * self->width);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, ds);
@@ -362,21 +409,21 @@ static int create_products(struct fuse_cpu *cpu, const struct attention *self, s
     const struct fuse_product_shape all = {.worker_count = cpu->thread_count, .is_bfloat16 = cpu->is_bfloat16};
     struct fuse_product_shape scores = all, values = all, dp = all, dv = all, dk, dq = all;
     scores.m = rows, scores.n = tokens, scores.k = d;
-    scores.a_row = in, scores.a_column = 1, scores.b_row = 1, scores.b_column = in;
+    scores.a_row = in, scores.a_column = 1, scores.b_row = 1, scores.b_column = in, scores.c_row = self->score_row;
     scores.a_is_bfloat16 = scores.b_is_bfloat16 = self->is_qkv_bfloat16;
 
     values.m = rows, values.n = d, values.k = tokens;
-    values.a_row = tokens, values.a_column = 1, values.b_row = in, values.b_column = 1, values.c_row = out;
+    values.a_row = self->score_row, values.a_column = 1, values.b_row = in, values.b_column = 1, values.c_row = out;
     values.b_is_bfloat16 = self->is_qkv_bfloat16;
     values.c_is_bfloat16 = self->is_out_bfloat16;
 
     dp.m = rows, dp.n = tokens, dp.k = d;
-    dp.a_row = out, dp.a_column = 1, dp.b_row = 1, dp.b_column = in;
+    dp.a_row = out, dp.a_column = 1, dp.b_row = 1, dp.b_column = in, dp.c_row = self->score_row;
     dp.a_is_bfloat16 = self->is_dy_bfloat16;
     dp.b_is_bfloat16 = self->is_qkv_bfloat16;
 
     dv.m = tokens, dv.n = d, dv.k = rows;
-    dv.a_row = 1, dv.a_column = tokens, dv.b_row = out, dv.b_column = 1, dv.c_row = has_sums ? d : in;
+    dv.a_row = 1, dv.a_column = self->score_row, dv.b_row = out, dv.b_column = 1, dv.c_row = has_sums ? d : in;
     dv.b_is_bfloat16 = self->is_dy_bfloat16;
     dv.c_is_bfloat16 = self->is_out_bfloat16 && !has_sums;
     dv.accumulate = !is_first || (self->accumulate && !has_sums);
@@ -386,7 +433,7 @@ static int create_products(struct fuse_cpu *cpu, const struct attention *self, s
     dk.b_is_bfloat16 = self->is_qkv_bfloat16;
 
     dq.m = rows, dq.n = d, dq.k = tokens;
-    dq.a_row = tokens, dq.a_column = 1, dq.b_row = in, dq.b_column = 1, dq.c_row = in;
+    dq.a_row = self->score_row, dq.a_column = 1, dq.b_row = in, dq.b_column = 1, dq.c_row = in;
     dq.b_is_bfloat16 = self->is_qkv_bfloat16;
     dq.c_is_bfloat16 = self->is_out_bfloat16;
     dq.accumulate = self->accumulate;
@@ -420,7 +467,8 @@ static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_b
     rows = rows < BLOCK_MIN_ROWS ? BLOCK_MIN_ROWS : rows;
     self->block_rows = rows < self->tokens ? rows : self->tokens;
     self->block_count = (self->tokens + self->block_rows - 1) / self->block_rows;
-    self->block_floats = (self->block_rows * self->tokens + 15) / 16 * 16;
+    self->score_row = (self->tokens + LANES - 1) / LANES * LANES;
+    self->block_floats = self->block_rows * self->score_row;
     if (is_backward && self->is_out_bfloat16 && self->block_count > 1)
         self->sum_floats = (2 * self->tokens * self->head_width + 15) / 16 * 16;
     for (int i = 0; i < BLOCK_KINDS; i++) {

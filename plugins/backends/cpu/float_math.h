@@ -135,23 +135,14 @@ FUSE_INLINE float fuse_tanh(float x)
     return (float)(d < 0.0 ? -result : result);
 }
 
-/* The largest of count >= 1 numbers; where one is NaN, any. In lanes, since a compiler must keep the order of
- * comparisons with NaN otherwise. */
+/* The largest of count >= 1 numbers; where one is NaN, any. */
 FUSE_INLINE float fuse_largest(const float *x, int64_t count)
 {
-    float lanes[8];
-    for (int j = 0; j < 8; j++)
-        lanes[j] = x[0];
-    int64_t i = 0;
-    for (; i + 8 <= count; i += 8)
-        for (int j = 0; j < 8; j++)
-            lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
-    for (; i < count; i++)
-        lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-    float max = lanes[0];
-    for (int j = 1; j < 8; j++)
-        max = lanes[j] > max ? lanes[j] : max;
-    return max;
+    float largest = x[0];
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < count; i++)
+        largest = x[i] > largest ? x[i] : largest;
+    return largest;
 }
 
 #endif
