@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define COLUMN_TILE 1024
+#define COLUMN_TILE 256
 #define ROW_PARTS 4        /* that sums over rows are made of, on any number of threads */
 #define ROWS_AHEAD 8       /* of a tile of columns, fetched while rows are summed up */
 #define WHOLE_ROWS_AHEAD 4 /* fetched while a row is normalized */
@@ -155,13 +155,20 @@ FUSE_CLONES static void sum_weight_tile(const struct run *run, int64_t part, int
     memcpy(run->parts + part * columns + begin, sums, (size_t)count * sizeof(sums[0]));
 }
 
+static int64_t tile_count(const struct layer_norm *self)
+{
+    return (self->columns + COLUMN_TILE - 1) / COLUMN_TILE;
+}
+
+/* Tiles [begin, end), those of a part one behind the other. */
 static void sum_weight(const void *context, int64_t begin, int64_t end)
 {
     const struct run *const run = context;
-    const int64_t columns = run->self->columns;
-    for (int64_t part = begin; part < end; part++)
-        for (int64_t tile = 0; tile < columns; tile += COLUMN_TILE)
-            sum_weight_tile(run, part, tile, tile + COLUMN_TILE < columns ? COLUMN_TILE : columns - tile);
+    const int64_t columns = run->self->columns, tiles = tile_count(run->self);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t first = i % tiles * COLUMN_TILE;
+        sum_weight_tile(run, i / tiles, first, first + COLUMN_TILE < columns ? COLUMN_TILE : columns - first);
+    }
 }
 
 static int run_forward(const struct fuse_cpu *cpu, struct fuse_kernel *kernel, const struct fuse_kernel_call *call,
@@ -208,8 +215,8 @@ static int run_weight_gradient(const struct fuse_cpu *cpu, struct fuse_kernel *k
                             .rstd = call->inputs[3],
                             .parts = call->workspace};
     float *const dw = call->outputs[0];
-    const int64_t columns = self->columns;
-    fuse_threads_split(cpu->thread_count, ROW_PARTS, 1, self->rows * columns <= FUSE_SERIAL_ELEMENTS ? ROW_PARTS : 0,
+    const int64_t columns = self->columns, tiles = ROW_PARTS * tile_count(self);
+    fuse_threads_split(cpu->thread_count, tiles, 1, self->rows * columns <= FUSE_SERIAL_ELEMENTS ? tiles : 0,
                        sum_weight, &run);
     for (int64_t i = 0; i < columns; i++) {
         double sum = self->accumulate ? (double)dw[i] : 0.0;
