@@ -133,6 +133,13 @@ static void api_on_gradient(struct fuse_graph *graph, struct fuse_tensor *tensor
 {
     if (!is_usable(graph, tensor, "on_gradient"))
         return;
+    const uint32_t least = FUSERUN_STRUCT_SIZE(fuse_gradient_callback, user);
+    if (callback != NULL && callback->struct_size < least) {
+        (void)fuse_graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL,
+                              "on_gradient: the callback's struct_size is %u, less than the %u that it must have",
+                              callback->struct_size, least);
+        return;
+    }
     if (tensor->role != FUSE_TENSOR_PARAMETER || callback == NULL || callback->gradient == NULL) {
         (void)fuse_graph_fail(graph, FUSERUN_ERROR_PLUGIN, NULL, "on_gradient: needs a parameter and a callback");
         return;

@@ -42,7 +42,7 @@ static uint32_t panel_spans(void *user, int64_t row_begin, int64_t row_end, stru
         if (parameter->callbacks[i].spans != NULL)
             count = parameter->callbacks[i].spans(parameter->callbacks[i].user, row_begin * columns,
                                                   (row_end - row_begin) * columns, spans);
-    return count;
+    return count <= FUSERUN_MAX_SPANS ? count : 0; /* a plugin's mistake must not become the backend's */
 }
 
 int fuse_program_prepare_callbacks(struct fuse_program *program, const uint32_t *parameter_gradients,

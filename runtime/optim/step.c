@@ -161,6 +161,8 @@ static void update_gradient(void *user, const struct fuse_gradient *gradient)
     dict->backend->update_panel(dict->device, group->compiled, &slice);
 }
 
+_Static_assert(FUSERUN_MAX_SPANS == 1 + FUSERUN_MAX_STATES, "a weight and its states");
+
 /* What the update of a panel reads and writes: the weight and its rule's states. */
 static uint32_t panel_spans(void *user, int64_t first, int64_t count, struct fuse_span *spans)
 {

@@ -9,7 +9,7 @@
 
 static const struct {
     int64_t rows, columns;
-} shapes[] = {{1, 1}, {1, 7}, {3, 2}, {5, 33}, {17, 48}, {197, 65}, {64, 1024}, {1, 2049}, {300, 127}};
+} shapes[] = {{1, 1}, {1, 7}, {3, 2}, {5, 33}, {17, 48}, {197, 65}, {64, 1024}, {1, 2049}, {300, 127}, {70, 515}};
 #define SHAPE_COUNT (sizeof(shapes) / sizeof(shapes[0]))
 
 struct numbers {

@@ -281,9 +281,15 @@ static void hand(void *user, const struct fuse_gradient *gradient)
         __atomic_add_fetch(&asked->handed[i / WIDTH], 1, __ATOMIC_RELAXED);
 }
 
-static void a_panels_spans_are_asked_for_its_rows(void **state)
+/* Says that it wrote more than there may be: nothing is fetched then. */
+static uint32_t boast(void *user, int64_t first, int64_t count, struct fuse_span *spans)
 {
-    (void)state;
+    (void)ask(user, first, count, spans);
+    return first % 2 == 0 ? UINT32_MAX : FUSERUN_MAX_SPANS + 1;
+}
+
+static void check_spans(uint32_t (*spans)(void *, int64_t, int64_t, struct fuse_span *))
+{
     static struct asked asked;
     struct fuse_error error = FUSE_ERROR_INIT;
     struct fuse_graph *graph = wide_graph();
@@ -292,7 +298,7 @@ static void a_panels_spans_are_asked_for_its_rows(void **state)
                                                     .form = FUSERUN_GRADIENT_PANELS,
                                                     .gradient = hand,
                                                     .user = &asked,
-                                                    .spans = ask};
+                                                    .spans = spans};
     attach(graph, 0, FUSERUN_GRADIENT_PANELS, halve, &ignored); /* it tells of none: the next one is asked */
     assert_int_equal(fuse_graph_attach(graph, 0, &callback, &error), FUSERUN_OK);
     const struct fuse_program_options options = {.loss = FUSE_LOSS_CROSS_ENTROPY, .gradients = FUSE_GRADIENTS_RELEASE};
@@ -308,6 +314,13 @@ static void a_panels_spans_are_asked_for_its_rows(void **state)
         assert_int_equal(asked.asked[row], WIDTH);
     }
     rig_down(&rig);
+}
+
+static void a_panels_spans_are_asked_for_its_rows(void **state)
+{
+    (void)state;
+    check_spans(ask);
+    check_spans(boast);
 }
 
 /* The fused optimizer tells of the weight and of each state, from the panel's first element on; the others of none. */
@@ -451,6 +464,13 @@ static void mistakes_of_a_model_stick_and_name_themselves(void **state)
     struct fuse_graph *graph = NULL;
     assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
     struct fuse_tensor *w = api->parameter(graph, "w", 2, weight, NULL);
+    const struct fuse_gradient_callback tiny = {.struct_size = 8, .form = FUSERUN_GRADIENT_PANELS, .gradient = halve};
+    api->on_gradient(graph, w, &tiny);
+    assert_int_equal(graph->error.code, FUSERUN_ERROR_PLUGIN);
+    assert_string_equal(graph->error.text,
+                        "on_gradient: the callback's struct_size is 8, less than the 24 that it must have");
+    assert_int_equal(graph->parameters[0].callback_count, 0);
+    graph->error.code = FUSERUN_OK;
     assert_null(api->linear(graph, fuse_graph_input(graph), w, NULL));
     assert_string_equal(graph->error.text, "'w' takes 5 inputs, but gets 3");
     assert_null(api->relu(graph, NULL)); /* the first mistake stays */

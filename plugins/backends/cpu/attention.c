@@ -40,6 +40,7 @@ struct attention {
     struct fuse_dropout dropout;
     int64_t block_rows, block_count;
     int64_t score_row; /* floats from one row of scores to the next */
+    bool is_padded;    /* to whole lines; a library's bfloat16 products want dense rows */
     struct block blocks[BLOCK_KINDS];
     int64_t block_floats; /* from one block's scratch to the next */
     int64_t sum_floats;   /* of scratch behind two blocks: dk and dv where several blocks add to them and they are
@@ -116,9 +117,24 @@ static void *product_scratch_of(const struct run *run, int worker)
     return scratch_of(run, worker) + 2 * run->self->block_floats + run->self->sum_floats;
 }
 
-/* Rows of scores have room for whole numbers of so many, which are taken at a time: what a compiler does with the rest
- * of a row, one by one, took as long as the row. */
+/* So many scores of a row are taken at a time: what a compiler does with the last few, one by one, took as long as the
+ * row. Padded rows have room for whole numbers of these; the last of others go through a room. */
 #define LANES 16
+
+FUSE_INLINE float *take_last(float *scores, int64_t count, bool is_padded, float *room)
+{
+    if (is_padded)
+        return scores;
+    for (int64_t i = 0; i < LANES; i++)
+        room[i] = i < count ? scores[i] : 0.0f;
+    return room;
+}
+
+FUSE_INLINE void put_last(float *scores, int64_t count, const float *last)
+{
+    for (int64_t i = 0; i < count && last != scores; i++)
+        scores[i] = last[i];
+}
 
 FUSE_INLINE void exponentiate(float *scores, float largest, float slope)
 {
@@ -144,30 +160,32 @@ FUSE_INLINE double sum_lanes(double *lanes)
     return (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
 }
 
-/* scores (count) become probabilities; returns the log of the sum of exponentials. */
-FUSE_CLONES static float softmax_row(float *scores, int64_t count, double scale)
+/* scores (count) become probabilities, what pads them zeros; returns the log of the sum of exponentials. */
+FUSE_CLONES static float softmax_row(float *scores, int64_t count, bool is_padded, double scale)
 {
     const float largest = fuse_largest(scores, count);
     const float slope = (float)scale;
-    const int64_t whole = count / LANES * LANES;
+    const int64_t whole = count / LANES * LANES, rest = count - whole;
     double sums[LANES] = {0};
+    float room[LANES];
     for (int64_t i = 0; i < whole; i += LANES) {
         exponentiate(scores + i, largest, slope);
         add_up(sums, scores + i);
     }
-    if (whole < count) {
-        exponentiate(scores + whole, largest, slope);
-        for (int64_t i = count; i < whole + LANES; i++)
-            scores[i] = 0.0f;
-        add_up(sums, scores + whole);
+    if (rest > 0) {
+        float *const last = take_last(scores + whole, rest, is_padded, room);
+        exponentiate(last, largest, slope);
+        for (int64_t i = rest; i < LANES; i++)
+            last[i] = 0.0f;
+        add_up(sums, last);
+        put_last(scores + whole, rest, last);
     }
     const double sum = sum_lanes(sums);
     const float factor = (float)(1.0 / sum);
-    for (int64_t i = 0; i < count; i += LANES) {
+    const int64_t end = is_padded && rest > 0 ? whole + LANES : count;
 #pragma omp simd
-        for (int64_t j = 0; j < LANES; j++)
-            scores[i + j] *= factor;
-    }
+    for (int64_t i = 0; i < end; i++)
+        scores[i] *= factor;
     return (float)((double)largest * scale + log(sum));
 }
 
@@ -202,7 +220,7 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
     FUSE_TRY(fuse_product_run(block->scores, worker, q, head.k, NULL, scores, scratch, error));
     for (int64_t i = 0; i < block->rows; i++) {
         float *const row = scores + i * self->score_row;
-        run->new_lse[head.row + first + i] = softmax_row(row, self->tokens, self->scale);
+        run->new_lse[head.row + first + i] = softmax_row(row, self->tokens, self->is_padded, self->scale);
         if (self->dropout.probability > 0.0)
             drop_row(run, head.row + first + i, row);
     }
@@ -210,18 +228,30 @@ static int attend_block(const struct run *run, int64_t task, int worker, struct 
                             fuse_values_at(run->out, head.output_offset + first * self->width), scratch, error);
 }
 
-/* scores (count) become probabilities, dp becomes ds; what is behind them in the rows does not matter. */
-FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, double scale, float lse,
-                                              float sum)
+FUSE_INLINE void differentiate_lanes(float *scores, float *dp, float slope, float lse, float sum)
 {
-    const float slope = (float)scale;
-    for (int64_t i = 0; i < count; i += LANES) {
 #pragma omp simd
-        for (int64_t j = i; j < i + LANES; j++) {
-            const float p = fuse_exp_negative(scores[j] * slope - lse);
-            scores[j] = p;
-            dp[j] = p * (dp[j] - sum) * slope;
-        }
+    for (int64_t i = 0; i < LANES; i++) {
+        const float p = fuse_exp_negative(scores[i] * slope - lse);
+        scores[i] = p;
+        dp[i] = p * (dp[i] - sum) * slope;
+    }
+}
+
+/* scores (count) become probabilities, dp becomes ds; what pads them is of no use afterwards. */
+FUSE_CLONES static void differentiate_softmax(float *scores, float *dp, int64_t count, bool is_padded, double scale,
+                                              float lse, float sum)
+{
+    const int64_t whole = count / LANES * LANES, rest = count - whole;
+    float scores_room[LANES], dp_room[LANES];
+    for (int64_t i = 0; i < whole; i += LANES)
+        differentiate_lanes(scores + i, dp + i, (float)scale, lse, sum);
+    if (rest > 0) {
+        float *const last = take_last(scores + whole, rest, is_padded, scores_room);
+        float *const last_dp = take_last(dp + whole, rest, is_padded, dp_room);
+        differentiate_lanes(last, last_dp, (float)scale, lse, sum);
+        put_last(scores + whole, rest, last);
+        put_last(dp + whole, rest, last_dp);
     }
 }
 
@@ -302,7 +332,7 @@ static int differentiate_block(const struct run *run, const struct head *head, i
         const float sum = (float)dot_rows(run, out + i * self->width);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, ds);
-        differentiate_softmax(s, ds, self->tokens, self->scale, run->lse[row], sum);
+        differentiate_softmax(s, ds, self->tokens, self->is_padded, self->scale, run->lse[row], sum);
         if (self->dropout.probability > 0.0)
             drop_row(run, row, s);
     }
@@ -467,8 +497,9 @@ static int create_blocks(struct fuse_cpu *cpu, struct attention *self, bool is_b
     rows = rows < BLOCK_MIN_ROWS ? BLOCK_MIN_ROWS : rows;
     self->block_rows = rows < self->tokens ? rows : self->tokens;
     self->block_count = (self->tokens + self->block_rows - 1) / self->block_rows;
-    self->score_row = (self->tokens + LANES - 1) / LANES * LANES;
-    self->block_floats = self->block_rows * self->score_row;
+    self->is_padded = !cpu->is_bfloat16;
+    self->score_row = self->is_padded ? (self->tokens + LANES - 1) / LANES * LANES : self->tokens;
+    self->block_floats = (self->block_rows * self->score_row + LANES - 1) / LANES * LANES;
     if (is_backward && self->is_out_bfloat16 && self->block_count > 1)
         self->sum_floats = (2 * self->tokens * self->head_width + 15) / 16 * 16;
     for (int i = 0; i < BLOCK_KINDS; i++) {

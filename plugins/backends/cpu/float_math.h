@@ -135,14 +135,28 @@ FUSE_INLINE float fuse_tanh(float x)
     return (float)(d < 0.0 ? -result : result);
 }
 
-/* The largest of count >= 1 numbers; where one is NaN, any. */
+/* The largest of count >= 1 numbers; where one is NaN, any. In lanes, since a compiler must keep the order of
+ * comparisons with NaN otherwise. */
 FUSE_INLINE float fuse_largest(const float *x, int64_t count)
 {
-    float largest = x[0];
-#pragma omp simd reduction(max : largest)
-    for (int64_t i = 0; i < count; i++)
-        largest = x[i] > largest ? x[i] : largest;
-    return largest;
+    enum { LANE_COUNT = 16 };
+    const int64_t whole = count / LANE_COUNT * LANE_COUNT;
+    float lanes[LANE_COUNT];
+    for (int64_t j = 0; j < LANE_COUNT; j++)
+        lanes[j] = x[0];
+    for (int64_t i = 0; i < whole; i += LANE_COUNT) {
+#pragma omp simd
+        for (int64_t j = 0; j < LANE_COUNT; j++)
+            lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+    }
+    for (int64_t i = whole; i < count; i++)
+        lanes[i - whole] = x[i] > lanes[i - whole] ? x[i] : lanes[i - whole];
+    for (int64_t j = 0; j < 8; j++)
+        lanes[j] = lanes[j + 8] > lanes[j] ? lanes[j + 8] : lanes[j];
+    for (int64_t j = 0; j < 4; j++)
+        lanes[j] = lanes[j + 4] > lanes[j] ? lanes[j + 4] : lanes[j];
+    const float low = lanes[2] > lanes[0] ? lanes[2] : lanes[0], high = lanes[3] > lanes[1] ? lanes[3] : lanes[1];
+    return high > low ? high : low;
 }
 
 #endif

@@ -9,7 +9,9 @@
 #include <string.h>
 
 #define COLUMN_TILE 256
-#define ROW_PARTS 4        /* that sums over rows are made of, on any number of threads */
+/* Sums over rows are made of so many parts, on any number of threads: as many threads, times the tiles of columns,
+ * share them. */
+#define ROW_PARTS 8
 #define ROWS_AHEAD 8       /* of a tile of columns, fetched while rows are summed up */
 #define WHOLE_ROWS_AHEAD 4 /* fetched while a row is normalized */
 

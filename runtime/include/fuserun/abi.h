@@ -47,11 +47,13 @@
 extern "C" {
 #endif
 
-/* A piece of memory. */
+/* A piece of memory. It is written into arrays of FUSERUN_MAX_SPANS, so it has no size of its own and never grows. */
 struct fuse_span {
     const void *at;
     uint64_t bytes;
 };
+
+#define FUSERUN_MAX_SPANS 9 /* a weight and FUSERUN_MAX_STATES states (optimizer.h) */
 
 /* ---- status and errors -------------------------------------------------------------------------------------- */
 

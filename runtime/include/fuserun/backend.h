@@ -106,8 +106,6 @@ struct fuse_op {
 
 /* A piece of a weight's gradient: rows [row_begin, row_end) of dw, dense, in scratch that is reused after the call.
  * [worker] [no-alloc]: called from the thread that made the panel, so that it is still in that thread's cache. */
-#define FUSERUN_MAX_SPANS 9 /* a weight and FUSERUN_MAX_STATES states */
-
 struct fuse_panel_hook {
     void (*panel)(void *user, int64_t row_begin, int64_t row_end, float *gradient);
     void *user;

@@ -61,7 +61,7 @@ struct fuse_gradient_callback {
     void (*gradient)(void *user, const struct fuse_gradient *gradient);
     void *user;
     /* Optional: what gradient(), handed the panel of elements [first, first + count), will go through besides its
-     * values. Writes up to FUSERUN_MAX_SPANS (backend.h) spans of host memory and returns how many; they may be fetched
+     * values. Writes up to FUSERUN_MAX_SPANS spans of host memory and returns how many; they may be fetched
      * into a cache while the panel is made. [worker] [no-alloc] */
     uint32_t (*spans)(void *user, int64_t first, int64_t count, struct fuse_span *spans);
 };
