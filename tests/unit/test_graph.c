@@ -242,13 +242,13 @@ static void callbacks_run_in_order_before_the_optimizer(void **state)
 }
 
 /* A weight of several panels. */
-enum { MANY = 16384 };
+enum { MANY = 16384, MANY_BATCH = 32 };
 
 static struct fuse_graph *wide_graph(void)
 {
     struct fuse_error error = FUSE_ERROR_INIT;
     const struct fuse_graph_api *api = fuse_graph_services();
-    const int64_t input[] = {BATCH, WIDTH}, shape[] = {MANY, WIDTH};
+    const int64_t input[] = {MANY_BATCH, WIDTH}, shape[] = {MANY, WIDTH};
     const struct fuse_init init = FUSERUN_INIT(FUSERUN_INIT_UNIFORM, -0.6, 0.6);
     struct fuse_graph *graph = NULL;
     assert_int_equal(fuse_graph_new(2, input, &graph, &error), FUSERUN_OK);
@@ -303,12 +303,14 @@ static void check_spans(uint32_t (*spans)(void *, int64_t, int64_t, struct fuse_
     assert_int_equal(fuse_graph_attach(graph, 0, &callback, &error), FUSERUN_OK);
     const struct fuse_program_options options = {.loss = FUSE_LOSS_CROSS_ENTROPY, .gradients = FUSE_GRADIENTS_RELEASE};
     struct rig rig;
-    float x[BATCH * WIDTH];
-    int64_t classes[BATCH];
+    float x[MANY_BATCH * WIDTH];
+    int64_t classes[MANY_BATCH];
     memset(&asked, 0, sizeof asked);
     rig_up_with(&rig, graph, 2, &options);
-    fill_batch(x, classes);
-    rig_update(&rig, x, classes, 1.0 / BATCH);
+    fuse_random_uniform(5, 1, 0, x, (size_t)MANY_BATCH * WIDTH);
+    for (int n = 0; n < MANY_BATCH; n++)
+        classes[n] = n;
+    rig_update(&rig, x, classes, 1.0 / MANY_BATCH);
     for (int row = 0; row < MANY; row++) {
         assert_int_equal(asked.handed[row], WIDTH);
         assert_int_equal(asked.asked[row], WIDTH);

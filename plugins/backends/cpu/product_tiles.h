@@ -18,15 +18,15 @@ uint64_t fuse_tiles_workspace_bytes(const struct fuse_product_shape *shape, int 
 void fuse_tiles_product(const struct fuse_product_shape *shape, int thread_count, const void *a, const void *b,
                         const float *bias, void *c, void *workspace);
 
-/* Several products with one b, each on its calling thread, of up to shape->worker_count at the same time: what one
- * packs of b the others take, whatever their m. The sums are those of fuse_tiles_product. c is float32. shared_b:
- * fuse_tiles_shared_bytes, aligned to 64; fuse_tiles_share_b comes before the first product with a b. afterwards: what
- * the thread goes through next, fetched into its cache meanwhile. */
 struct fuse_spans {
     struct fuse_span spans[FUSERUN_MAX_SPANS];
     uint32_t count;
 };
 
+/* Several products with one b, each on its calling thread, of up to shape->worker_count at the same time: what one
+ * packs of b the others take, whatever their m. The sums are those of fuse_tiles_product. c is float32. shared_b:
+ * fuse_tiles_shared_bytes, aligned to 64; fuse_tiles_share_b comes before the first product with a b. afterwards: what
+ * the thread goes through next, fetched into its cache meanwhile. */
 uint64_t fuse_tiles_shared_bytes(const struct fuse_product_shape *shape);
 void fuse_tiles_share_b(const struct fuse_product_shape *shape, void *shared_b);
 void fuse_tiles_product_shared(const struct fuse_product_shape *shape, int worker, const void *a, const void *b,
