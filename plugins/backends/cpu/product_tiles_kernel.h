@@ -113,6 +113,7 @@ KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(copy
     float *to = copy->to;
     for (int64_t i = 0; i < copy->strips; i++) {
         __builtin_prefetch(ahead, 0, 3), __builtin_prefetch(ahead + TILE_WIDTH - 1, 0, 3);
+        __builtin_prefetch(to + ROWS_AHEAD * TILE_WIDTH, 1, 3);
         *(VECTOR *)to = *(const VECTOR *)from;
         *(VECTOR *)(to + KERNEL_LANES) = *(const VECTOR *)(from + KERNEL_LANES);
         from += TILE_WIDTH;
