@@ -286,10 +286,15 @@ static void random_elements_do_not_depend_on_the_draw(void **state)
     (void)state;
     enum { COUNT = 1000 };
     static float whole[COUNT], pieces[COUNT];
-    fuse_random_uniform(7, FUSE_STREAM_DATA, 5, whole, COUNT);
-    for (size_t at = 0, size = 1; at < COUNT; at += size, size = size % 13 + 1)
-        fuse_random_uniform(7, FUSE_STREAM_DATA, 5 + at, pieces + at, at + size > COUNT ? COUNT - at : size);
-    assert_memory_equal(whole, pieces, sizeof(whole));
+    /* the first: blocks whose numbers take more than 32 bits come in between */
+    const uint64_t firsts[] = {4 * (((uint64_t)1 << 32) - 40) + 3, 0, 5};
+    for (size_t i = 0; i < sizeof(firsts) / sizeof(firsts[0]); i++) {
+        const uint64_t first = firsts[i];
+        fuse_random_uniform(7, FUSE_STREAM_DATA, first, whole, COUNT);
+        for (size_t at = 0, size = 1; at < COUNT; at += size, size = size % 13 + 1)
+            fuse_random_uniform(7, FUSE_STREAM_DATA, first + at, pieces + at, at + size > COUNT ? COUNT - at : size);
+        assert_memory_equal(whole, pieces, sizeof(whole));
+    }
     uint32_t words[4];
     fuse_random_block(7, FUSE_STREAM_DATA, 1, words);
     assert_true(whole[0] == (float)(words[1] >> 8) * 0x1p-24f); /* element 5 is word 1 of block 1 */
