@@ -63,7 +63,8 @@ void fuse_random_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *
     const size_t to_block = (size_t)((4 - first % 4) % 4), head = to_block < count ? to_block : count;
     size_t at = head;
     draw_singly(seed, stream, first, values, head);
-    for (; count - at >= 4 * LANES; at += 4 * LANES) {
+    /* past the last index follows the first: singly */
+    for (; count - at >= 4 * LANES && first + at <= UINT64_MAX - 4 * LANES; at += 4 * LANES) {
         uint32_t words[4 * LANES];
         make_blocks(seed, stream, (first + at) / 4, LANES, words);
         for (int i = 0; i < LANES; i++)

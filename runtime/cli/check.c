@@ -9,8 +9,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define MOST_PREVIEWED 100000 /* updates */
-
 static const struct fuse_parameter *parameter_of(const struct fuse_experiment *experiment, uint32_t entry)
 {
     return &experiment->graph->parameters[experiment->dict->entries[entry].parameter];
@@ -111,17 +109,14 @@ static int add_schedule(struct fuse_experiment *experiment, struct fuse_text *te
     int status = FUSERUN_OK;
     struct fuse_clock *clock = experiment->clock;
     const size_t columns = fuse_clock_column_count(clock);
-    const int64_t stride = clock->total_updates / MOST_PREVIEWED + 1;
     struct preview *previews = calloc(columns + 1, sizeof *previews);
     if (previews == NULL)
         return fuse_fail_memory(error, "the preview", columns * sizeof *previews);
-    for (int64_t step = 1; step <= clock->total_updates;) {
+    for (int64_t step = fuse_clock_next_asked(clock, 0); step > 0; step = fuse_clock_next_asked(clock, step)) {
         clock->completed_updates = step - 1;
         FUSE_TRY_OUT(fuse_clock_apply(clock, experiment->dict, error));
         for (size_t c = 0; c < columns; c++)
             preview_next(&previews[c], fuse_clock_column_value(clock, experiment->dict, c), step);
-        const bool skips_last = step < clock->total_updates && step + stride > clock->total_updates;
-        step = skips_last ? clock->total_updates : step + stride;
     }
     fuse_text_add(text, "schedule\n");
     for (size_t c = 0; c < columns; c++) {

@@ -52,7 +52,11 @@ void fuse_clock_free(struct fuse_clock **clock);
 int fuse_clock_bind(struct fuse_clock *clock, const struct fuse_dict *dict, const struct fuse_config *config,
                     struct fuse_diagnostics *diagnostics, struct fuse_error *error);
 
-/* clock_check.c: asks for every update's values (of very long runs for some). A value that is not finite, or outside
+/* The updates whose values are asked for ahead of a run: all, or of a very long run some, the first and the last among
+ * them. The one after `update` (0: the first), or 0 if there is none. */
+int64_t fuse_clock_next_asked(const struct fuse_clock *clock, int64_t update);
+
+/* clock_check.c: asks for these updates' values. A value that is not finite, or outside
  * what the optimizer's option allows, goes to diagnostics as an error, and then the result is FUSERUN_ERROR_CONFIG;
  * what a user should know of the curves (they rise again, the first lr is 0, ...) as a warning. */
 int fuse_clock_check(const struct fuse_clock *clock, const struct fuse_dict *dict, const struct fuse_config *config,

@@ -106,14 +106,23 @@ static bool remark(struct check *check, const struct fuse_clock_curve *curve, co
 
 /* ---- the walk ------------------------------------------------------------------------------------------------ */
 
+int64_t fuse_clock_next_asked(const struct fuse_clock *clock, int64_t update)
+{
+    const int64_t stride = clock->total_updates / MOST_ASKED + 1, left = clock->total_updates - update;
+    if (left <= 0)
+        return 0;
+    if (update == 0)
+        return 1;
+    return left > stride ? update + stride : clock->total_updates;
+}
+
 /* Walks one curve in one group; *has_remark: one was made about this curve. False: a value was refused. */
 static bool walk(struct check *check, const struct fuse_clock_curve *curve, uint32_t group, bool *has_remark)
 {
     struct fuse_clock clock = *check->clock; /* to move its count about */
-    const int64_t stride = clock.total_updates / MOST_ASKED + 1;
     const struct allowed allowed = {check->dict->groups[group].component, curve->hyper[group]};
     struct course course = {0};
-    for (int64_t step = 1; step <= clock.total_updates;) {
+    for (int64_t step = fuse_clock_next_asked(&clock, 0); step > 0; step = fuse_clock_next_asked(&clock, step)) {
         clock.completed_updates = step - 1;
         const struct fuse_schedule_query query = fuse_clock_query(&clock, curve, check->dict, group);
         const double value = fuse_clock_curve_value(curve, &query);
@@ -123,8 +132,6 @@ static bool walk(struct check *check, const struct fuse_clock_curve *curve, uint
         }
         if (!*has_remark)
             *has_remark = remark(check, curve, &query, &course, value, step);
-        const bool skips_last = step < clock.total_updates && step > clock.total_updates - stride;
-        step = skips_last ? clock.total_updates : step + stride;
     }
     return true;
 }

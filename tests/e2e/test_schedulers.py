@@ -257,6 +257,16 @@ class Warnings(Case):
             (line,) = self.warnings(schedule)
             self.assertIn(said, line)
 
+    def test_runs_too_long_to_ask_for_every_update(self):
+        self.probe_config(10, options="lr = 0.5", rest="[scheduler]\nplugin = polynomial\ntotal_iters = 99")
+        for steps in (99999, 100000, 199999, 250001, 2 ** 63 - 2, 2 ** 63 - 1):
+            said = self.fuserun("check", "probe.ini", f"run.steps={steps}", f"scheduler.total_iters={steps}").stdout
+            (line,) = (line for line in said.splitlines() if "default.lr" in line)
+            first, last = float(line.split()[1]), float(line.split("last ")[1].split()[0])
+            self.assertTrue(line.endswith(f"at step {steps}"), line)
+            self.assertEqual(first, 0.5)
+            self.assertAlmostEqual(last, 0.5 / steps, delta=1e-15 + 1e-5 / steps)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=1)

@@ -299,6 +299,9 @@ static void random_elements_do_not_depend_on_the_draw(void **state)
     fuse_random_block(7, FUSE_STREAM_DATA, 1, words);
     assert_true(whole[0] == (float)(words[1] >> 8) * 0x1p-24f); /* element 5 is word 1 of block 1 */
     assert_int_equal(fuse_random_bits(7, FUSE_STREAM_DATA, 3), (uint64_t)words[3] << 32 | words[2]);
+    fuse_random_uniform(7, FUSE_STREAM_DATA, (uint64_t)0 - 500, whole, COUNT); /* the first follows the last */
+    fuse_random_uniform(7, FUSE_STREAM_DATA, 0, pieces, COUNT - 500);
+    assert_memory_equal(whole + 500, pieces, (COUNT - 500) * sizeof(whole[0]));
     float other = 0;
     fuse_random_uniform(7, FUSE_STREAM_SHUFFLE, 5, &other, 1);
     assert_true(other != whole[0]);

@@ -106,7 +106,8 @@ KERNEL_TARGET static inline __attribute__((always_inline)) VECTOR KERNEL_NAME(ro
 #define PACK_VECTOR(from) KERNEL_NAME(widen)(from)
 #include "product_tiles_pack.h"
 
-/* One more row of the strips of b that are packed. */
+/* One more row of the strips of b that are packed. What was in their place may have been another core's, whose caches
+ * are far: it is fetched, to be written, as many rows ahead as what is copied. */
 KERNEL_TARGET static inline __attribute__((always_inline)) void KERNEL_NAME(copy_row)(struct copy *copy)
 {
     const float *from = copy->from, *ahead = from + (copy->rows > ROWS_AHEAD ? copy->ahead : copy->ahead_at_end);
