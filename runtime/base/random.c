@@ -71,7 +71,8 @@ void fuse_random_uniform(uint64_t seed, uint64_t stream, uint64_t first, float *
             for (int word = 0; word < 4; word++)
                 values[at + (size_t)(4 * i + word)] = uniform_of(words[word * LANES + i]);
     }
-    draw_singly(seed, stream, first + at, values + at, count - at);
+    if (at < count)
+        draw_singly(seed, stream, first + at, values + at, count - at);
 }
 
 double fuse_random_normal(uint64_t seed, uint64_t stream, uint64_t index)

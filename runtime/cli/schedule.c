@@ -68,6 +68,16 @@ static int print_json(struct fuse_experiment *experiment, struct fuse_text *text
     return flush_text(text, true);
 }
 
+/* The update that the row shows of `rows` spread over all, the first and the last among them. Divided before it is
+ * multiplied: a run may be 2^63 - 1 updates long. */
+static int64_t step_of(int64_t total, int64_t row, int64_t rows)
+{
+    if (rows < 2)
+        return 1;
+    const int64_t each = (total - 1) / (rows - 1), rest = (total - 1) % (rows - 1);
+    return 1 + row * each + row * rest / (rows - 1);
+}
+
 /* A table of about TABLE_ROWS updates, the first and the last among them. */
 static int print_table(struct fuse_experiment *experiment, struct fuse_text *text, struct fuse_error *error)
 {
@@ -79,7 +89,7 @@ static int print_table(struct fuse_experiment *experiment, struct fuse_text *tex
         fuse_text_addf(text, "  %s.%s", group_of(experiment, c), clock->columns[c].option);
     fuse_text_add(text, "\n");
     for (int64_t row = 0; row < rows; row++) {
-        const int64_t step = rows < 2 ? 1 : 1 + row * (total - 1) / (rows - 1);
+        const int64_t step = step_of(total, row, rows);
         if (go_to(experiment, step, error) != FUSERUN_OK)
             return fuse_report_failure(error);
         fuse_text_addf(text, "%10" PRId64, step);
@@ -104,7 +114,7 @@ static int plot_column(struct fuse_experiment *experiment, size_t column, int wi
     if (total < width)
         width = (int)total;
     for (int x = 0; x < width; x++) {
-        FUSE_TRY(go_to(experiment, width < 2 ? 1 : 1 + (int64_t)x * (total - 1) / (width - 1), error));
+        FUSE_TRY(go_to(experiment, step_of(total, x, width), error));
         values[x] = fuse_clock_column_value(clock, experiment->dict, column);
         low = values[x] < low ? values[x] : low;
         high = values[x] > high ? values[x] : high;

@@ -156,18 +156,23 @@ static int open_data(struct fuse_experiment *experiment, struct fuse_error *erro
     return FUSERUN_OK;
 }
 
+/* At most INT64_MAX. */
+static int64_t updates_of_epochs(const struct fuse_experiment *experiment, int64_t epochs)
+{
+    int64_t updates = 0;
+    return __builtin_mul_overflow(epochs, experiment->updates_per_epoch, &updates) ? INT64_MAX : updates;
+}
+
 /* 0 where the section or the key is absent. */
 static int64_t updates_of_span(const struct fuse_experiment *experiment, const struct fuse_options *options,
                                const char *key)
 {
-    int64_t updates = 0;
     if (options == NULL || !fuse_option_is_set(options, key))
         return 0;
     const char *unit = fuse_option_text(options, key);
     const int64_t count = fuse_option_integer(options, key);
     const bool counts_epochs = unit != NULL && strncmp(unit, "epoch", 5) == 0;
-    return __builtin_mul_overflow(count, counts_epochs ? experiment->updates_per_epoch : 1, &updates) ? INT64_MAX
-                                                                                                      : updates;
+    return counts_epochs ? updates_of_epochs(experiment, count) : count;
 }
 
 static void count_updates(struct fuse_experiment *experiment)
@@ -179,7 +184,7 @@ static void count_updates(struct fuse_experiment *experiment)
     experiment->updates_per_epoch = (fuse_source_batch_count(&experiment->train) - 1) / experiment->accumulate + 1;
     experiment->total_updates = fuse_option_is_set(run, "steps")
                                     ? fuse_option_integer(run, "steps")
-                                    : fuse_option_integer(run, "epochs") * experiment->updates_per_epoch;
+                                    : updates_of_epochs(experiment, fuse_option_integer(run, "epochs"));
     experiment->evaluate_every = updates_of_span(experiment, evaluation, "every");
     experiment->checkpoint_every = updates_of_span(experiment, checkpoint, "every");
     experiment->checkpoints_in_background =

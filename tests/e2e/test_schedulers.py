@@ -266,6 +266,17 @@ class Warnings(Case):
             self.assertTrue(line.endswith(f"at step {steps}"), line)
             self.assertEqual(first, 0.5)
             self.assertAlmostEqual(last, 0.5 / steps, delta=1e-15 + 1e-5 / steps)
+            rows = self.fuserun("schedule", "probe.ini", f"run.steps={steps}",
+                                f"scheduler.total_iters={steps}").stdout.splitlines()[1:]
+            shown = [int(row.split()[0]) for row in rows]
+            self.assertEqual(shown, [1 + row * (steps - 1) // (len(rows) - 1) for row in range(len(rows))])
+            values = [float(row.split()[1]) for row in rows]
+            self.assertEqual(values, sorted(values, reverse=True))
+
+    def test_epochs_of_more_updates_than_can_be_counted(self):
+        self.probe_config(10, options="lr = 0.5")
+        said = self.fuserun("check", "probe.ini", "run.steps=", f"run.epochs={2 ** 63 - 1}").stdout
+        self.assertIn(f"{2 ** 63 - 1}, 10 an epoch", said)
 
 
 if __name__ == "__main__":

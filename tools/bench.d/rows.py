@@ -108,7 +108,8 @@ def small_mlp(context):
     result = in_turn(context, lambda: machine.fuserun(DIGITS, *overrides, drop=100, threads=1),
                      {peer: lambda peer=peer: machine.torch("mlp", peer, "64,128,10", 32, min(steps, 3000), drop=100)
                       for peer in ("fused", "foreach", "loop")})
-    result["note"] = "%.0f updates a second" % (1 / result["ours"])
+    updates = "%.0f updates a second" % (1 / result["ours"])
+    result["note"] = ", ".join(filter(None, [updates, result.get("note")]))
     return result
 
 
